@@ -14,6 +14,7 @@ JUDGE ?= ../shared/judge
 TRACE ?= ../shared/usage-trace/gentd26_dev.csv.gz
 JUDGED ?= none naive k-like benchmarks.judged_rebalancer:Policy
 JUDGE_OPTIONS ?=
+LOADS ?=
 PYTEST ?=
 IMAGES ?=
 IMAGE ?=
@@ -24,7 +25,7 @@ MODULE ?=
 FILE ?=
 RECORD ?=
 
-.PHONY: help setup demo test near check lint types imports format hooks e2e card gpu-check test-pythons bench bench-rebalancer fuzz soak mutants \
+.PHONY: help setup demo test near check lint types imports format hooks e2e card gpu-check test-pythons bench bench-rebalancer bench-loads fuzz soak mutants \
 	lock proto can-push dashboards manifests commands image push images clean
 
 ##@ Start here
@@ -99,6 +100,10 @@ bench-rebalancer: setup ## judge the rebalancer's decisions on a usage trace, be
 	@test -f "$(TRACE)" || { echo "no usage trace '$(TRACE)'; set TRACE=/path/to/it" >&2; exit 2; }
 	$(BIN)/python "$(JUDGE)" --trace "$(TRACE)" --policy $(JUDGED) $(JUDGE_OPTIONS)
 
+bench-loads: setup ## lost hours of nothing, the rebalancer and an oracle on loads it was not tuned to (JUDGE=, LOADS="--seeds 2 --loads regime")
+	@test -f "$(JUDGE)/robust.py" || { echo "no rebalancing judge in '$(JUDGE)'; set JUDGE=/its/folder" >&2; exit 2; }
+	$(BIN)/python -m benchmarks.held_out_loads "$(JUDGE)" $(LOADS)
+
 fuzz: setup ## 100,000 odd AdmissionReviews and 5,000 adversarial ones against the real webhook (minutes)
 	$(BIN)/python -m benchmarks.webhook.fuzz --count 100000 --dear 5000
 
@@ -136,7 +141,8 @@ can-push:
 
 proto: setup ## generate deviceplugin/proto from our .proto files
 	$(BIN)/python -m grpc_tools.protoc --proto_path=. --python_out=. --pyi_out=. --grpc_python_out=. \
-		deviceplugin/proto/cri.proto deviceplugin/proto/deviceplugin.proto deviceplugin/proto/podresources.proto
+		deviceplugin/proto/cri.proto deviceplugin/proto/deviceplugin.proto deviceplugin/proto/dra.proto \
+		deviceplugin/proto/pluginregistration.proto deviceplugin/proto/podresources.proto
 	$(BIN)/python -m grpc_tools.protoc --proto_path=. --python_out=. --pyi_out=. \
 		deviceplugin/proto/nri.proto deviceplugin/proto/ttrpc.proto
 

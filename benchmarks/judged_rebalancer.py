@@ -235,9 +235,7 @@ class Policy:
         ).relieved
         ending = _ENDINGS[relieved]
         self._count([f"ended_{ending.value}"])
-        self._ended[fact.pod] = replace(
-            past, ended_at=now, useless=ending is Ending.USELESS, ending=ending
-        )
+        self._ended[fact.pod] = replace(past, ended_at=now, ending=ending)
         return self._ended[fact.pod]
 
     def _observe(self, cards: Sequence[JudgedCard], pods: Sequence[JudgedPod]) -> None:

@@ -53,6 +53,23 @@ class DefaultCpu(Policy):
         return (int(nodes[cluster.cpu_free[nodes].argmax()]), ()) if len(nodes) else None
 
 
+class Shortlists(DefaultCpu):
+    """kube-scheduler takes one of the few nodes of a claim's shortlist: that with most CPU left."""
+
+    def place(self, pod: Pod, cluster: Cluster) -> tuple[int, Sequence[int]] | None:
+        if not pod.cards:
+            return super().place(pod, cluster)
+        info = self.harness.read(pod)
+        nodes = self.harness.shortlist(info)
+        if not nodes:
+            return None
+        left = ((cluster.cpu_free - pod.cpu) / cluster.cpu_cap)[nodes] + (
+            (cluster.mem_free - pod.mem) / cluster.mem_cap
+        )[nodes]
+        node = nodes[int(left.argmax())]
+        return node, self.harness.cards_on(info, node)
+
+
 def fits_in_sum(pod: Pod, cluster: Cluster) -> NDArray[np.bool_]:
     """Return which nodes pass kube-scheduler's own filters, which see only the sum of cards."""
     fits: NDArray[np.bool_] = (

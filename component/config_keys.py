@@ -1,6 +1,8 @@
 """The keys of the ConfigMap, and the parser of ``placement``, which several roles read."""
 
 from collections.abc import Iterable, Mapping
+from fractions import Fraction
+from math import isfinite
 from typing import Any, Final
 
 from fracgpu.errors import shorten
@@ -15,9 +17,14 @@ REBALANCER: Final = "rebalancer"
 
 POOLS: Final = "pools"
 
-KEYS: Final = (ADMISSION, PLACEMENT, POOLS, REBALANCER)
+WIRING: Final = "wiring"
+
+KEYS: Final = (ADMISSION, PLACEMENT, POOLS, REBALANCER, WIRING)
 
 _STRATEGY: Final = "strategy"
+_OVERCOMMIT: Final = "overcommit"
+NO_OVERCOMMIT: Final = Fraction(1)
+_MOST_OVERCOMMIT: Final = 10
 
 _MOST_SHOWN: Final = 60
 
@@ -37,11 +44,17 @@ def read_strategy(placement: Mapping[str, object]) -> Strategy:
     """Parse the cluster's strategy from the mapping under ``placement``.
 
     Raises:
-        ValueError: the message lists every mistake: unknown keys, and an unknown strategy.
+        ValueError: the message lists every mistake: unknown keys, an unknown strategy, and what is
+            no overcommitment.
     """
-    mistakes = unknown_keys(placement, (_STRATEGY,))
+    mistakes = unknown_keys(placement, (_STRATEGY, _OVERCOMMIT))
     if mistakes:
-        mistakes[-1] += f"; want only {_STRATEGY}"
+        mistakes[-1] += f"; want only {_STRATEGY}, {_OVERCOMMIT}"
+    if _overcommit(placement) is None:
+        mistakes.append(
+            f"{_OVERCOMMIT} is {_shown(placement[_OVERCOMMIT])}; want a number from 1 to "
+            f"{_MOST_OVERCOMMIT}, e.g. 1.5"
+        )
     value = placement.get(_STRATEGY, DEFAULT_STRATEGY.value)
     found = next((strategy for strategy in Strategy if strategy.value == value), None)
     if found is None:
@@ -53,12 +66,35 @@ def read_strategy(placement: Mapping[str, object]) -> Strategy:
     return found
 
 
+def read_overcommit(placement: Mapping[str, object]) -> Fraction:
+    """Parse how many times a card's capacity the limits of its containers may add up to.
+
+    Raises:
+        ValueError: it is no number, or too small or too large a one.
+    """
+    found = _overcommit(placement)
+    if found is None:
+        raise ValueError(f"{_OVERCOMMIT} is {_shown(placement[_OVERCOMMIT])}")
+    return found
+
+
+def _overcommit(placement: Mapping[str, object]) -> Fraction | None:
+    value = placement.get(_OVERCOMMIT, 1)
+    # bool is an int to Python.
+    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
+        return None
+    return Fraction(str(value)) if 1 <= value <= _MOST_OVERCOMMIT else None
+
+
 def placement_schema() -> dict[str, Any]:
     """Return the JSON schema of what `read_strategy` reads, for the values of the Helm chart."""
     return {
         "type": "object",
         "additionalProperties": False,
-        "properties": {_STRATEGY: {"enum": [strategy.value for strategy in Strategy]}},
+        "properties": {
+            _STRATEGY: {"enum": [strategy.value for strategy in Strategy]},
+            _OVERCOMMIT: {"type": "number", "minimum": 1, "maximum": _MOST_OVERCOMMIT},
+        },
     }
 
 

@@ -1,9 +1,10 @@
 """The key ``placement`` of the ConfigMap: how a card is chosen among several that fit."""
 
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Final
 
-from component.config_keys import PLACEMENT, read_strategy
+from component.config_keys import NO_OVERCOMMIT, PLACEMENT, read_overcommit, read_strategy
 from component.config_watcher import ConfigWatcher, strict_mapping
 from component.metrics import ConfigMetrics
 from fracgpu.request.need import DEFAULT_STRATEGY, Strategy
@@ -22,6 +23,32 @@ def parse_strategy(text: str) -> Strategy:
         ValueError: the text is invalid; the message says what was wanted.
     """
     return read_strategy(strict_mapping(text))
+
+
+def parse_overcommit(text: str) -> Fraction:
+    """Parse how many times a card's capacity the limits of its containers may add up to.
+
+    The node agents read it; the scheduler reports mistakes to the administrator.
+
+    Raises:
+        ValueError: the text is invalid.
+    """
+    return read_overcommit(strict_mapping(text))
+
+
+def watch_overcommit(
+    client: KubeClient, *, name: str, namespace: str, on_change: Callable[[Fraction], None]
+) -> ConfigWatcher[Fraction]:
+    """Return the watcher of the same key for :func:`parse_overcommit`."""
+    return ConfigWatcher(
+        client,
+        name=name,
+        namespace=namespace,
+        key=KEY,
+        parse=parse_overcommit,
+        default=NO_OVERCOMMIT,
+        on_change=on_change,
+    )
 
 
 def watch_strategy(

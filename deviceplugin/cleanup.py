@@ -3,7 +3,7 @@
 import asyncio
 import re
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -41,6 +41,7 @@ class NodeCleanup:
         specs: the runtime's CDI folder.
         programs: the folder of our programs on the host.
         folders: further folders of ours in which each card's folder is removed: those of MPS.
+        withdraw: removes the node's slice.
     """
 
     def __init__(  # noqa: PLR0913 - one keyword for each collaborator
@@ -53,6 +54,7 @@ class NodeCleanup:
         specs: CdiFolder,
         programs: Path,
         folders: Sequence[Path] = (),
+        withdraw: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._node = node
         self._client = client
@@ -61,6 +63,7 @@ class NodeCleanup:
         self._specs = specs
         self._programs = programs
         self._folders = folders
+        self._withdraw = withdraw
 
     async def run(self) -> None:
         """Remove everything of ours, unless the node still shares; a failure is only logged.
@@ -79,6 +82,8 @@ class NodeCleanup:
         labels: Mapping[str, str] = node.get("metadata", {}).get("labels") or {}
         if shares(labels):
             return
+        if self._withdraw is not None:
+            await self._withdraw()
         await take_back(self._client, self._node, marks_of(node))
         await asyncio.to_thread(self._remove_files)
         running = sorted(pod.record.key for pod in self._pods() if _holds(pod))

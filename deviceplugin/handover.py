@@ -3,11 +3,14 @@
 import asyncio
 import fcntl
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from pathlib import Path
 from typing import Any, Final
 
 import structlog
 
+from deviceplugin.dra.server import DraServer
 from deviceplugin.kubelet.device_plugin import PluginServer
 from deviceplugin.kubelet.registration import Registration, remove_other_sockets
 from deviceplugin.node.node_status import NodeStatusUpdater
@@ -20,7 +23,100 @@ _POLL_S: Final = 0.05
 _LEAVING: Final = "the node agent is stopping; the node takes new pods once the next one serves it"
 
 
-class Handover:
+class NodeLock(ABC):
+    """Keeps to one acting agent at a time on the node; a ``process.lifecycle.Server``.
+
+    The kernel gives the lock to the next one, also where this one is killed.
+
+    Args:
+        folder: kubelet's, in which our sockets are.
+        clock: paces the waits.
+        on_wait: called while another agent acts.
+    """
+
+    def __init__(self, folder: Path, *, clock: Clock, on_wait: Callable[[], None]) -> None:
+        self._folder = folder
+        self._clock = clock
+        self._on_wait = on_wait
+        self._acts = asyncio.Event()
+        self._lock: int | None = None
+
+    @property
+    def acts(self) -> bool:
+        """Whether this agent is the one that acts on the node."""
+        return self._acts.is_set()
+
+    @abstractmethod
+    async def start(self) -> None: ...
+
+    @abstractmethod
+    async def stop(self, limit_s: float) -> None: ...
+
+    async def take(self) -> None:
+        """Wait for the other agent's end."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        lock = self._lock = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
+        if not _locked(lock):
+            log.info("another_agent_acts", folder=str(self._folder))
+        while not _locked(lock):
+            self._on_wait()
+            await self._clock.sleep(_POLL_S)
+
+    def act(self) -> None:
+        """Begin to act."""
+        self._acts.set()
+        log.info("node_taken_over")
+
+    def when_acting(
+        self, *parts: Callable[[], Awaitable[None]]
+    ) -> Callable[[], Coroutine[Any, Any, None]]:
+        """Return what runs *parts*, one after the other, once this agent acts on the node."""
+
+        async def run() -> None:
+            await self._acts.wait()
+            for part in parts:
+                await part()
+
+        return run
+
+    def release(self) -> None:
+        """Release the lock, so that the next agent acts; nothing of this one may still run."""
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            os.close(lock)
+
+
+class ClaimsHandover(NodeLock):
+    """Keeps to one agent at a time on a node with claims; a ``process.lifecycle.Server``.
+
+    The next agent serves kubelet before this one ends, and writes the node afterwards. So nobody
+    has to be warned: kubelet asks the one that registered last.
+
+    Args:
+        server: serves the plugin.
+        clock: paces the waits.
+        on_wait: called while another agent acts.
+    """
+
+    def __init__(self, server: DraServer, *, clock: Clock, on_wait: Callable[[], None]) -> None:
+        super().__init__(server.folder, clock=clock, on_wait=on_wait)
+        self._server = server
+
+    async def run(self) -> None:
+        """Wait for the other agent's end, then keep the plugin served until cancelled."""
+        await self.take()
+        self._server.remove_others()
+        self.act()
+        await self._server.run()
+
+    async def start(self) -> None:
+        await self._server.start()
+
+    async def stop(self, limit_s: float) -> None:
+        await self._server.stop(limit_s)
+
+
+class Handover(NodeLock):
     """Keeps to one agent at a time on the node; a ``process.lifecycle.Server``.
 
     During an upgrade the next agent is Ready before this one is stopped. It lists cards and pods,
@@ -51,48 +147,20 @@ class Handover:
         settle_s: float,
         on_wait: Callable[[], None],
     ) -> None:
+        super().__init__(server.socket.parent, clock=clock, on_wait=on_wait)
         self._server = server
         self._registration = registration
         self._updater = updater
         self._pods = pods
         self._unasked = unasked
-        self._clock = clock
         self._settle_s = settle_s
-        self._on_wait = on_wait
-        self._acts = asyncio.Event()
-        self._lock: int | None = None
-
-    @property
-    def acts(self) -> bool:
-        """Whether this agent is the one that acts on the node."""
-        return self._acts.is_set()
 
     async def run(self) -> None:
         """Wait for the other agent's end, then keep the plugin registered until cancelled."""
-        folder = self._server.socket.parent
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = self._lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        if not _locked(lock):
-            log.info("another_agent_acts", folder=str(folder))
-        while not _locked(lock):
-            self._on_wait()
-            await self._clock.sleep(_POLL_S)
+        await self.take()
         remove_other_sockets(self._server.socket)
-        self._acts.set()
-        log.info("node_taken_over")
+        self.act()
         await self._registration.run()
-
-    def when_acting(
-        self, *parts: Callable[[], Awaitable[None]]
-    ) -> Callable[[], Coroutine[Any, Any, None]]:
-        """Return what runs *parts*, one after the other, once this agent acts on the node."""
-
-        async def run() -> None:
-            await self._acts.wait()
-            for part in parts:
-                await part()
-
-        return run
 
     async def start(self) -> None:
         await self._server.start()
@@ -111,12 +179,6 @@ class Handover:
             await self._server.stop(max(0.0, end_s - now_s()))
             while self.acts and self._unasked() and now_s() < end_s:
                 await self._clock.sleep(_POLL_S)
-
-    def release(self) -> None:
-        """Release the lock, so that the next agent acts; nothing of this one may still run."""
-        lock, self._lock = self._lock, None
-        if lock is not None:
-            os.close(lock)
 
     async def _leave(self) -> None:
         if not self.acts:

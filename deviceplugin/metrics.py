@@ -55,8 +55,8 @@ class DevicePluginMetrics:
         )
         self._identity = Gauge(
             "fracgpu_deviceplugin_identity",
-            "1 for how it is known whose container starts: nri, listed, or none while the runtime "
-            "has not been asked.",
+            "1 for how it is known whose container starts: nri, listed, claims, or none while the "
+            "runtime has not been asked.",
             ["by"],
             registry=registry,
         )
@@ -125,8 +125,8 @@ class DevicePluginMetrics:
         self._repairs.labels("reservation").inc(drifted)
 
     def identity_is(self, way: str) -> None:
-        """Record how it is known whose container starts: ``nri``, ``listed`` or ``none``."""
-        for label in (names.IDENTITY_NRI, names.IDENTITY_LISTED, "none"):
+        """Record how it is known whose container starts, or ``none``."""
+        for label in (names.IDENTITY_NRI, names.IDENTITY_LISTED, names.IDENTITY_CLAIMS, "none"):
             self._identity.labels(label).set(label == way)
 
     def consistency_check_failed(self) -> None:

@@ -1,14 +1,26 @@
 """Builds the node agent: the only module of this package that names concrete parts."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from fractions import Fraction
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from component.config_keys import NO_OVERCOMMIT
 from component.config_watcher import ConfigWatcher
+from component.placement_config import watch_overcommit
 from component.pool_config import watch_pools
+from component.wiring import Wiring, read_wiring
 from deviceplugin.cards.interface import CardHardware, Cards, CardSamples
 from deviceplugin.claims import Claim, PodKey
 from deviceplugin.cleanup import NodeCleanup
@@ -16,10 +28,15 @@ from deviceplugin.container.cdi import CdiFolder, remove_device_files
 from deviceplugin.container.cri import RuntimeWatch
 from deviceplugin.container.interposer import Interposer
 from deviceplugin.container.mps import MpsOfNode
-from deviceplugin.container.mps_daemons import MpsDaemons
+from deviceplugin.container.mps_daemons import MpsDaemons, SurveyBesideDaemons
 from deviceplugin.container.nvidia_cdi import NvidiaCdiSpecs
 from deviceplugin.container.spec_builder import ContainerSpecBuilder
 from deviceplugin.container.verify_hook import VerifyHook
+from deviceplugin.dra.held_claims import HeldClaims
+from deviceplugin.dra.preparer import Preparer
+from deviceplugin.dra.server import DraServer
+from deviceplugin.dra.slices import SlicePublisher, watch_slices
+from deviceplugin.dra.starts import ClaimedStarts
 from deviceplugin.enforcement.audit import LimitAudit
 from deviceplugin.enforcement.driver import DriverEnforcer
 from deviceplugin.enforcement.gate import Gate
@@ -34,7 +51,7 @@ from deviceplugin.exporter.load_annotator import LoadAnnotator
 from deviceplugin.exporter.overuse import OveruseEvents
 from deviceplugin.exporter.sampler import Sampler
 from deviceplugin.exporter.visible_devices import VisibleDevices
-from deviceplugin.handover import Handover
+from deviceplugin.handover import ClaimsHandover, Handover, NodeLock
 from deviceplugin.identity.node_pods import NodePods
 from deviceplugin.identity.starts import ContainerStarts
 from deviceplugin.identity.ways import UNDECIDED, Way, Ways
@@ -74,6 +91,7 @@ from process.telemetry import Prepared, ReadyGate, Registry, TelemetryServer, ne
 _NAME: Final = "deviceplugin"
 _LIST: Final = "listing the cards"
 _COLLECT: Final = "reading the cards"
+_NEEDS_NRI: Final = "it needs NRI in the container runtime"
 
 
 def build(settings: DevicePluginSettings, cards: Cards) -> Service:
@@ -97,13 +115,14 @@ def _mps(settings: DevicePluginSettings, cards: Cards) -> Service:
         program=settings.mps_program,
         clock=clock,
     )
-    gate.add("cards", lambda: tracker.problem)
+    survey = SurveyBesideDaemons(tracker, daemons, clock, period_s=settings.survey_period_s)
+    gate.add("cards", lambda: survey.problem)
     gate.add("daemons", lambda: daemons.problem)
 
     @asynccontextmanager
     async def parts() -> AsyncIterator[Running]:
         try:
-            yield Running(tasks={"survey": tracker.run, "daemons": daemons.run})
+            yield Running(tasks={"survey": survey.run, "daemons": daemons.run})
         finally:
             await cards.close()
 
@@ -136,6 +155,7 @@ def _agent(settings: DevicePluginSettings, cards: Cards) -> Service:
                 settings,
                 cards,
                 client,
+                wiring=await read_wiring(client, namespace=settings.namespace, clock=clock),
                 pod_reader=pods,
                 clock=clock,
                 gate=gate,
@@ -177,13 +197,14 @@ def _parts(  # noqa: PLR0913, PLR0915 - what the whole agent is made of; called 
     cards: Cards,
     client: KubeClient,
     *,
+    wiring: Wiring,
     pod_reader: KubeClient,
     clock: Clock,
     gate: ReadyGate,
     registry: Registry,
     prepared: Prepared,
     heartbeats: Mapping[str, Heartbeat],
-) -> tuple[Running, Handover, NodeCleanup]:
+) -> tuple[Running, NodeLock, NodeCleanup]:
     node = settings.node_name
     metrics = DevicePluginMetrics(registry)
     health = HealthWatch(hold_s=settings.health_hold_s)
@@ -202,14 +223,32 @@ def _parts(  # noqa: PLR0913, PLR0915 - what the whole agent is made of; called 
         updater.wake()
         limit_audit.pods_changed()
 
-    node_pods = NodePods(on_change=pods_changed)
+    held = None
+    if wiring is Wiring.CLAIMS:
+        held = HeldClaims(
+            node=node,
+            client=client,
+            pod_reader=pod_reader,
+            tracker=tracker,
+            clock=clock,
+            on_change=pods_changed,
+        )
+    node_pods = held.pods if held is not None else NodePods(on_change=pods_changed)
     pods = Informer(
         pod_reader,
         PODS,
         decode=decode_pod_info,
         field_selector=f"spec.nodeName={node}",
-        on_change=node_pods.observe,
+        on_change=(held or node_pods).observe,
     )
+
+    def known_pods() -> Mapping[str, PodInfo] | None:
+        known = pods.synced and (held is None or held.complete)
+        return node_pods.by_uid if known else None
+
+    def all_pods() -> Iterable[PodInfo]:
+        return node_pods.by_uid.values()
+
     annotator = PodAnnotator(client, clock)
     pod_resources = PodResourcesClient(
         settings.pod_resources_socket, timeout_s=settings.pod_resources_timeout_s
@@ -223,67 +262,51 @@ def _parts(  # noqa: PLR0913, PLR0915 - what the whole agent is made of; called 
     )
     recorder = EventRecorder(client, "fracgpu-deviceplugin", clock, instance=node)
 
-    def connection_changed() -> None:
-        updater.wake()
-        plugin.watch_changed.set()  # the registration looks whether there is anything to register
-
     starts = _starts(
         settings,
+        wiring=wiring,
         cards=cards,
         tracker=tracker,
-        pods=lambda: node_pods.by_uid if pods.synced else None,
-        pod_resources=pod_resources,
-        runtime=runtime,
+        pods=known_pods,
         clock=clock,
         metrics=metrics,
         on_started=annotator.note,
-        on_change=connection_changed,
+        on_change=lambda: front.changed(),  # noqa: PLW0108 - it is made below
     )
-    plugin = DevicePlugin(tracker, starts.pre_start)
-    nodes, pools, updater = _node_updater(
+    nodes, pools, overcommit, updater = _node_updater(
         client,
         node,
         namespace=settings.namespace,
-        pods=pods,
+        pods=known_pods,
         tracker=tracker,
         health=health,
         runtime=runtime,
-        ways=starts.ways,
-        unregistered=lambda: registration.problem,
-        isolation=starts.isolation,
+        starts=starts,
+        front=lambda: front,
+        by_claims=held is not None,
         clock=clock,
         metrics=metrics,
     )
-    server = PluginServer(plugin, new_socket(settings.device_plugins_dir))
-    registration = Registration(
-        folder=settings.device_plugins_dir,
-        server=server,
-        plugin=plugin,
-        blocked=lambda: (
-            runtime.problem
-            or starts.ways.problem
-            or (UNDECIDED if starts.ways.way() is None else None)
-            or _blocked(tracker, nodes.get("", node))
-        ),
-        clock=clock,
-        poll_s=settings.kubelet_poll_s,
-        metrics=metrics,
-        on_change=updater.wake,
-    )
-
-    handover = Handover(
-        server=server,
-        registration=registration,
+    shared = _Shared(
+        settings=settings,
+        client=client,
+        tracker=tracker,
+        pods=known_pods,
+        node=lambda: nodes.get("", node),
+        runtime=runtime,
+        starts=starts,
         updater=updater,
-        pods=lambda: _values(pods),
-        unasked=lambda: starts.by_nri.unasked,
+        pod_resources=pod_resources,
         clock=clock,
-        settle_s=settings.drain_wait_s,
+        metrics=metrics,
+        on_started=annotator.note,
         on_wait=heartbeats[_COLLECT].beat,
     )
+    front = _slots_front(shared) if held is None else _claims_front(shared, held)
+    handover = front.lock
 
     consistency = ConsistencyCheck(
-        pods=lambda: _by_key(pods),
+        pods=lambda: _by_key(known_pods()),
         pod_resources=pod_resources,
         attribution=Attribution(settings.proc_root, starts.known),
         visible_devices=VisibleDevices(settings.proc_root),
@@ -302,7 +325,7 @@ def _parts(  # noqa: PLR0913, PLR0915 - what the whole agent is made of; called 
         cards=cards,
         tracker=tracker,
         attribution=Attribution(settings.proc_root, starts.known),
-        pods=lambda: _values(pods),
+        pods=all_pods,
         clock=clock,
         period_s=settings.collect_period_s,
         metrics=metrics,
@@ -314,11 +337,11 @@ def _parts(  # noqa: PLR0913, PLR0915 - what the whole agent is made of; called 
     health_events = HealthEvents(
         node=node,
         tracker=tracker,
-        pods=lambda: _values(pods),
+        pods=all_pods,
         recorder=recorder,
     )
     rejected = RejectedPodCleaner(
-        node=node, pods=lambda: _values(pods), client=client, recorder=recorder, clock=clock
+        node=node, pods=all_pods, client=client, recorder=recorder, clock=clock
     )
     load_annotator = LoadAnnotator(
         node=node,
@@ -348,25 +371,26 @@ def _parts(  # noqa: PLR0913, PLR0915 - what the whole agent is made of; called 
     for name, problem in {
         "cards": lambda: tracker.problem,
         "pods": lambda: None if pods.synced else "this node's pods are not listed yet",
-        "runtime": lambda: runtime.problem or (starts.ways.problem if handover.acts else None),
+        "runtime": lambda: runtime.problem or (front.nri_problem() if handover.acts else None),
         # While another agent acts, this one is Ready to follow it.
         "node": lambda: updater.problem if handover.acts else None,
-        "kubelet": lambda: registration.problem if handover.acts else None,
+        "kubelet": lambda: front.problem() if handover.acts or held is not None else None,
     }.items():
         gate.add(name, problem)
     cleanup = NodeCleanup(
         node=node,
         client=client,
         recorder=recorder,
-        pods=lambda: _values(pods),
+        pods=all_pods,
         specs=CdiFolder(settings.cdi_dir),
         programs=_programs(settings),
         folders=(settings.mps_dir,),
+        withdraw=front.withdraw,
     )
 
     limit_audit = LimitAudit(
         running=lambda: starts.by_nri.running,
-        pods=lambda: node_pods.by_uid if pods.synced else None,
+        pods=known_pods,
         cards=lambda: tracker.inventory.by_uuid().keys(),
         limiter=starts.limiter,
         recorder=recorder,
@@ -397,15 +421,191 @@ def _parts(  # noqa: PLR0913, PLR0915 - what the whole agent is made of; called 
             "pods": pods.run,
             "node": nodes.run,
             "pools": pools.run,
+            "placement": overcommit.run,
             "survey": tracker.run,
             **{name: handover.when_acting(loop) for name, loop in acting.items()},
             "nri": handover.when_acting(starts.prepare_host, starts.nri.run),
-            "audit": handover.when_acting(starts.pre_start.clean, consistency.run),
-            "register": handover.run,
+            "audit": handover.when_acting(front.clean, consistency.run),
+            **{name: handover.when_acting(loop) for name, loop in front.acting.items()},
+            **front.tasks,
         },
         servers=(handover,),
     )
     return running, handover, cleanup
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Front:
+    """What differs by the wiring: how kubelet and kube-scheduler know of the node's cards.
+
+    Attributes:
+        lock: keeps to one agent at a time; serves kubelet.
+        problem: why kubelet does not ask us, or None.
+        nri_problem: why the node shares nothing for lack of NRI, or None.
+        changed: called when the node, or the runtime's connection by NRI, has changed.
+        clean: removes what earlier agents left.
+        tasks: further loops, and those that run only in the agent that *acts*.
+        published: whether the slice is there that stands for the node's capacity.
+        withdraw: removes that slice.
+    """
+
+    lock: NodeLock
+    problem: Callable[[], str | None]
+    nri_problem: Callable[[], str | None]
+    changed: Callable[[], None]
+    clean: Callable[[], Awaitable[None]]
+    tasks: Mapping[str, Callable[[], Coroutine[Any, Any, None]]]
+    acting: Mapping[str, Callable[[], Coroutine[Any, Any, None]]] = field(default_factory=dict)
+    published: Callable[[], bool] = lambda: False
+    withdraw: Callable[[], Awaitable[None]] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shared:
+    """What a front is made of in both wirings."""
+
+    settings: DevicePluginSettings
+    client: KubeClient
+    tracker: InventoryTracker
+    pods: Callable[[], Mapping[str, PodInfo] | None]
+    node: Callable[[], NodeState | None]
+    runtime: RuntimeWatch
+    starts: "_Starts"
+    updater: NodeStatusUpdater
+    pod_resources: PodResourcesClient
+    clock: Clock
+    metrics: DevicePluginMetrics
+    on_started: Callable[[Claim, str], None]
+    on_wait: Callable[[], None]
+
+
+def _slots_front(shared: _Shared) -> _Front:
+    """Return the device plugin: kubelet counts slots, and the node its memory."""
+    settings, starts, clock, metrics = shared.settings, shared.starts, shared.clock, shared.metrics
+    pre_start = PreStartHandler(
+        node=settings.node_name,
+        tracker=shared.tracker,
+        ways=starts.ways,
+        pod_resources=shared.pod_resources,
+        pods=shared.pods,
+        runtime=shared.runtime,
+        builder=starts.builder,
+        specs=CdiFolder(settings.cdi_dir),
+        hook=starts.hook,
+        clock=clock,
+        metrics=metrics,
+        on_prepared=shared.on_started,
+        on_left=starts.by_nri.expect,
+    )
+    plugin = DevicePlugin(shared.tracker, pre_start)
+    server = PluginServer(plugin, new_socket(settings.device_plugins_dir))
+    registration = Registration(
+        folder=settings.device_plugins_dir,
+        server=server,
+        plugin=plugin,
+        blocked=lambda: (
+            shared.runtime.problem
+            or starts.ways.problem
+            or (UNDECIDED if starts.ways.way() is None else None)
+            or _blocked(shared.tracker, shared.node())
+        ),
+        clock=clock,
+        poll_s=settings.kubelet_poll_s,
+        metrics=metrics,
+        on_change=shared.updater.wake,
+    )
+    handover = Handover(
+        server=server,
+        registration=registration,
+        updater=shared.updater,
+        pods=lambda: (shared.pods() or {}).values(),  # noqa: PLW0108 - the pods change
+        unasked=lambda: starts.by_nri.unasked,
+        clock=clock,
+        settle_s=settings.drain_wait_s,
+        on_wait=shared.on_wait,
+    )
+
+    def connection_changed() -> None:
+        shared.updater.wake()
+        plugin.watch_changed.set()  # the registration looks whether there is anything to register
+
+    return _Front(
+        lock=handover,
+        problem=lambda: registration.problem,
+        nri_problem=lambda: starts.ways.problem,
+        changed=connection_changed,
+        clean=pre_start.clean,
+        tasks={"register": handover.run},
+    )
+
+
+def _claims_front(shared: _Shared, held: HeldClaims) -> _Front:
+    """Return the driver of claims: a slice says what the cards have, and kube-scheduler counts."""
+    settings, starts, clock, metrics = shared.settings, shared.starts, shared.clock, shared.metrics
+    runtime, node = shared.runtime, settings.node_name
+    preparer = Preparer(
+        node=node,
+        client=shared.client,
+        held=held,
+        pods=shared.pods,
+        tracker=shared.tracker,
+        runtime=runtime,
+        builder=starts.builder,
+        limiter=starts.limiter,
+        why_not_limited=lambda: starts.ways.away if starts.ways.way() is Way.NRI else _NEEDS_NRI,
+        specs=CdiFolder(settings.cdi_dir),
+        clock=clock,
+        metrics=metrics,
+        on_prepared=shared.on_started,
+    )
+
+    def changed() -> None:
+        publisher.wake()
+        shared.updater.wake()
+
+    server = DraServer(
+        claims=preparer,
+        plugins_dir=settings.plugins_dir,
+        registry_dir=settings.plugins_registry_dir,
+        clock=clock,
+        poll_s=settings.kubelet_poll_s,
+        metrics=metrics,
+        on_change=changed,
+    )
+    slices = watch_slices(shared.client, node, on_change=changed)
+
+    def withheld() -> str | None:
+        broken = runtime.problem if runtime.known else None
+        return broken or _not_shared(shared.node())
+
+    publisher = SlicePublisher(
+        node=node,
+        client=shared.client,
+        slices=lambda: tuple(slices.items().values()) if slices.synced else None,
+        tracker=shared.tracker,
+        withheld=withheld,
+        unsure=lambda: runtime.problem or server.problem,
+        isolation=lambda: [each for each, why in (starts.isolation() or {}).items() if not why],
+        clock=clock,
+        metrics=metrics,
+    )
+    handover = ClaimsHandover(server, clock=clock, on_wait=shared.on_wait)
+
+    async def nothing_left() -> None:
+        """Leave all specs: each is of a claim, which kubelet gives back."""
+
+    metrics.identity_is(names.IDENTITY_CLAIMS)
+    return _Front(
+        lock=handover,
+        problem=lambda: server.problem,
+        nri_problem=lambda: None,
+        changed=changed,
+        clean=nothing_left,
+        tasks={"serve": handover.run, "claims": held.run, "slices": slices.run},
+        acting={"publish": publisher.run},
+        published=lambda: publisher.published,
+        withdraw=publisher.remove,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -415,7 +615,6 @@ class _Starts:
     ways: Ways
     by_nri: ContainerStarts
     nri: NriPlugin
-    pre_start: PreStartHandler
     hook: VerifyHook
     limiter: Limiter
     builder: ContainerSpecBuilder
@@ -426,11 +625,16 @@ class _Starts:
         """Return the containers that the runtime has named; None where it names none."""
         return self.by_nri.containers if self.ways.way() is Way.NRI else None
 
+    def way(self) -> str:
+        """Return by what it is known whose container starts; empty while that is not known."""
+        way = self.ways.way()
+        return way.value if way is not None else ""
+
     def isolation(self) -> Mapping[str, str] | None:
         """Return by mechanism why it limits no card, or an empty text; None while unknown."""
         kernel = self.limiter.unlimited if self.ways.way() is Way.NRI else None
         if self.ways.way() is Way.LISTED:
-            kernel = "it needs NRI in the container runtime"
+            kernel = _NEEDS_NRI
         cards = self.cards()
         if kernel is None or not cards:
             return None
@@ -448,11 +652,10 @@ class _Starts:
 def _starts(  # noqa: PLR0913 - its parts, nearly all by keyword; called once
     settings: DevicePluginSettings,
     *,
+    wiring: Wiring,
     cards: Cards,
     tracker: InventoryTracker,
     pods: Callable[[], Mapping[str, PodInfo] | None],
-    pod_resources: PodResourcesClient,
-    runtime: RuntimeWatch,
     clock: Clock,
     metrics: DevicePluginMetrics,
     on_started: Callable[[Claim, str], None],
@@ -464,8 +667,12 @@ def _starts(  # noqa: PLR0913 - its parts, nearly all by keyword; called once
         interposer=Interposer(settings.host_dir / "interposer" / "libvgpu.so"),
     )
     hook = VerifyHook(_programs(settings))
+    by_claims = wiring is Wiring.CLAIMS
     ways = Ways(
-        hook_problem=lambda: hook.problem, clock=clock, metrics=metrics, on_change=on_change
+        hook_problem=lambda: hook.problem,
+        clock=clock,
+        record=(lambda _: None) if by_claims else metrics.identity_is,
+        on_change=on_change,
     )
     limiter = _limiter(settings, cards, tracker, hook)
     loop = asyncio.get_running_loop()
@@ -474,7 +681,7 @@ def _starts(  # noqa: PLR0913 - its parts, nearly all by keyword; called once
         with suppress(RuntimeError):  # the loop has ended
             loop.call_soon_threadsafe(on_started, claim, isolation)
 
-    by_nri = ContainerStarts(
+    by_nri = (ClaimedStarts if by_claims else ContainerStarts)(
         node=settings.node_name,
         tracker=tracker,
         pods=pods,
@@ -485,26 +692,10 @@ def _starts(  # noqa: PLR0913 - its parts, nearly all by keyword; called once
         on_started=started,
         dev_root=settings.dev_root,
     )
-    pre_start = PreStartHandler(
-        node=settings.node_name,
-        tracker=tracker,
-        ways=ways,
-        pod_resources=pod_resources,
-        pods=pods,
-        runtime=runtime,
-        builder=builder,
-        specs=CdiFolder(settings.cdi_dir),
-        hook=hook,
-        clock=clock,
-        metrics=metrics,
-        on_prepared=on_started,
-        on_left=by_nri.expect,
-    )
     return _Starts(
         ways=ways,
         by_nri=by_nri,
         nri=NriPlugin(settings.nri_socket, by_nri, clock, on_status=ways.observe),
-        pre_start=pre_start,
         hook=hook,
         limiter=limiter,
         builder=builder,
@@ -545,20 +736,26 @@ def _node_updater(  # noqa: PLR0913 - its parts, nearly all by keyword; called o
     node: str,
     *,
     namespace: str,
-    pods: Informer[PodInfo],
+    pods: Callable[[], Mapping[str, PodInfo] | None],
     tracker: InventoryTracker,
     health: HealthWatch,
     runtime: RuntimeWatch,
-    ways: Ways,
-    unregistered: Callable[[], str | None],
-    isolation: Callable[[], Mapping[str, str] | None],
+    starts: _Starts,
+    front: Callable[[], _Front],
+    by_claims: bool,
     clock: Clock,
     metrics: DevicePluginMetrics,
-) -> tuple[Informer[NodeState], ConfigWatcher[PoolCatalogue], NodeStatusUpdater]:
+) -> tuple[
+    Informer[NodeState],
+    ConfigWatcher[PoolCatalogue],
+    ConfigWatcher[Fraction],
+    NodeStatusUpdater,
+]:
     def changed(change: Change[NodeState]) -> None:
         annotations = change.object.annotations
         health.take_out(read_uuids(annotations.get(names.NODE_OUT_OF_SERVICE, "")))
         updater.wake()
+        front().changed()
 
     nodes = Informer(
         client,
@@ -570,6 +767,16 @@ def _node_updater(  # noqa: PLR0913 - its parts, nearly all by keyword; called o
     pools = watch_pools(
         client, name=names.CONFIG_MAP, namespace=namespace, on_change=lambda _: updater.wake()
     )
+    overcommit = watch_overcommit(
+        client, name=names.CONFIG_MAP, namespace=namespace, on_change=lambda _: updater.wake()
+    )
+
+    def times(card: CardUuid) -> Fraction | None:
+        """Where a guarantee does not outlast what others borrow, nothing guaranteed is lent."""
+        if not starts.limiter.keeps_guarantees(card):
+            return NO_OVERCOMMIT
+        return overcommit.value if overcommit.synced else None
+
     updater = NodeStatusUpdater(
         node=node,
         tracker=tracker,
@@ -577,26 +784,32 @@ def _node_updater(  # noqa: PLR0913 - its parts, nearly all by keyword; called o
         writer=client,
         clock=clock,
         metrics=metrics,
-        blocked=lambda: runtime.problem or ways.problem,
-        way=lambda: way.value if (way := ways.way()) is not None else "",
-        held_mib=lambda: held_mib(_values(pods)) if pods.synced else None,
-        resized_mib=lambda: resized_mib(_values(pods)),
-        unregistered=unregistered,
-        isolation=isolation,
+        blocked=lambda: runtime.problem or front().nri_problem(),
+        way=lambda: names.IDENTITY_CLAIMS if by_claims else starts.way(),
+        held_mib=lambda: None if pods() is None else held_mib((pods() or {}).values()),
+        resized_mib=lambda: resized_mib((pods() or {}).values()),
+        unregistered=lambda: front().problem(),
+        isolation=starts.isolation,
         pools=lambda: pools.value,
+        overcommit=times,
+        published=(lambda: front().published()) if by_claims else None,
     )
-    return nodes, pools, updater
+    return nodes, pools, overcommit, updater
 
 
 def _blocked(tracker: InventoryTracker, node: NodeState | None) -> str | None:
     """Return why there is nothing to register with kubelet yet, or None."""
+    if (reason := _not_shared(node)) is not None:
+        return reason
+    return None if tracker.slots() else tracker.problem or "this node has no cards"
+
+
+def _not_shared(node: NodeState | None) -> str | None:
     if node is None:
         return "the API server does not have this node"
     if not node.shares:
         return f"the node does not carry {names.SHARE_LABEL}=true"
-    if node.others:
-        return f"another plugin offers the node's cards: {node.counted_by}"
-    return None if tracker.slots() else tracker.problem or "this node has no cards"
+    return f"another plugin offers the node's cards: {node.counted_by}" if node.others else None
 
 
 def _nvidia(tracker: InventoryTracker) -> Sequence[CardUuid]:
@@ -604,14 +817,10 @@ def _nvidia(tracker: InventoryTracker) -> Sequence[CardUuid]:
     return [each.card.uuid for each in cards if each.vendor is Vendor.NVIDIA]
 
 
-def _by_key(pods: Informer[PodInfo]) -> Mapping[PodKey, PodInfo] | None:
-    if not pods.synced:
+def _by_key(pods: Mapping[str, PodInfo] | None) -> Mapping[PodKey, PodInfo] | None:
+    if pods is None:
         return None
-    return {(key.namespace, key.name): pod for key, pod in pods.items().items()}
-
-
-def _values(pods: Informer[PodInfo]) -> Iterable[PodInfo]:
-    return pods.items().values()
+    return {(pod.record.namespace, pod.record.name): pod for pod in pods.values()}
 
 
 def _programs(settings: DevicePluginSettings) -> Path:

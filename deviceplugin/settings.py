@@ -41,6 +41,13 @@ class DevicePluginSettings(ProcessSettings):
     device_plugins_dir: Path = setting(
         Path("/var/lib/kubelet/device-plugins"), "folder with kubelet's registration socket"
     )
+    plugins_dir: Path = setting(
+        Path("/var/lib/kubelet/plugins"), "kubelet's folder of plugins, with the wiring by claims"
+    )
+    plugins_registry_dir: Path = setting(
+        Path("/var/lib/kubelet/plugins_registry"),
+        "the folder in which kubelet looks for plugins, with the wiring by claims",
+    )
     pod_resources_socket: Path = setting(
         Path("/var/lib/kubelet/pod-resources/kubelet.sock"), "kubelet's PodResources socket"
     )

@@ -1,5 +1,6 @@
 """Globs over short names, matched in time that depends on the length of the name alone."""
 
+import re
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Final
@@ -7,6 +8,8 @@ from typing import Final
 # A label's value has at most 63 characters, and NVML names a card in at most 96
 # (NVML_DEVICE_NAME_V2_BUFFER_SIZE in nvml.h), so a longer glob can match neither.
 MAX_GLOB_CHARS: Final = 96
+
+_NOTHING: Final = r"[^\x00-\x{10FFFF}]"  # in RE2's syntax
 
 
 def any_glob_matches(text: str, globs: tuple[str, ...]) -> bool:
@@ -39,6 +42,11 @@ def any_glob_overlaps(glob: str, globs: tuple[str, ...]) -> bool:
 def is_glob(text: str) -> bool:
     """Report whether *text* contains a wildcard; without one it matches only itself."""
     return any(char in text for char in "*?[")
+
+
+def as_regex(glob: str) -> str:
+    """Return the regular expression (RE2's syntax) that matches what *glob* does."""
+    return "".join(map(_piece_as_regex, _pieces(glob)))
 
 
 class _Chars(str):
@@ -214,6 +222,18 @@ def _chars_of(piece: str) -> tuple[str, ...]:
         return (piece[-1],)
     one = _Program((f"[{piece}]",), plain=True)
     return tuple(char for char in dict.fromkeys((*_ASCII, *piece)) if one.matches(char))
+
+
+def _piece_as_regex(piece: str) -> str:
+    if piece in ("*", "?"):
+        return ".*" if piece == "*" else "."
+    if not isinstance(piece, _Chars):
+        return re.escape(piece[-1])
+    negated = piece.startswith("!")
+    chars = "".join(map(re.escape, _chars_of(_Chars(piece[1:]) if negated else piece)))
+    if not chars:
+        return "." if negated else _NOTHING
+    return f"[{'^' if negated else ''}{chars}]"
 
 
 def _pieces(glob: str) -> Iterator[str]:

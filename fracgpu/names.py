@@ -12,6 +12,8 @@ GPU_SLOT: Final = "fracgpu.io/gpu-slot"
 # Pod annotations that a user writes: the request language.
 FRACTION: Final = "fracgpu.io/fraction"
 MEMORY: Final = "fracgpu.io/memory"
+FRACTION_LIMIT: Final = "fracgpu.io/fraction-limit"
+MEMORY_LIMIT: Final = "fracgpu.io/memory-limit"
 CORES: Final = "fracgpu.io/cores"
 CARDS: Final = "fracgpu.io/cards"
 VENDOR: Final = "fracgpu.io/vendor"
@@ -24,6 +26,8 @@ GANG: Final = "fracgpu.io/gang"
 REQUEST_KEYS: Final = (
     FRACTION,
     MEMORY,
+    FRACTION_LIMIT,
+    MEMORY_LIMIT,
     CORES,
     CARDS,
     VENDOR,
@@ -101,6 +105,7 @@ NODE_DRAIN: Final = "fracgpu.io/drain"
 NODE_IDENTITY: Final = "fracgpu.io/identity"
 IDENTITY_NRI: Final = "nri"
 IDENTITY_LISTED: Final = "listed"
+IDENTITY_CLAIMS: Final = "claims"
 
 # Node condition: whether this node's cards are shared by us, and if not, why.
 SHARING_CONDITION: Final = "FracGPUSharing"
@@ -155,6 +160,16 @@ TERM_POLICY: Final = "fracgpu-lease-term"
 DIALECTS_LABEL: Final = "fracgpu.io/dialects"
 # Namespace label: "true" where pod templates get a grant too, "false" where they get none.
 GRANT_TEMPLATES_LABEL: Final = "fracgpu.io/grant-templates"
+
+# Dynamic resource allocation: our driver, whose devices are cards; the classes of claims by users
+# and by us; what a pod calls its claim, and how the names of such claims begin.
+DRA_DRIVER: Final = "gpu.fracgpu.io"
+DEVICE_CLASS: Final = "fracgpu"
+DEVICE_CLASS_PLACED: Final = "fracgpu-placed"  # for claims of which we choose the cards
+POD_CLAIM: Final = "fracgpu"
+CLAIM_PREFIX: Final = "fracgpu-"
+MANAGED_BY_LABEL: Final = "app.kubernetes.io/managed-by"
+MANAGED_BY: Final = "fracgpu"
 
 # CDI (Container Device Interface): kind of the devices that Allocate names.
 CDI_KIND: Final = "fracgpu.io/slot"

@@ -255,6 +255,7 @@ class KubeClient:
         *,
         namespace: str | None = None,
         uid: str | None = None,
+        version: str = "",
         grace_s: int | None = None,
     ) -> None:
         """Delete an object; a pod remains until its kubelet has stopped it.
@@ -264,15 +265,17 @@ class KubeClient:
             name: of the object.
             namespace: of the object.
             uid: refuse (Conflict) when the name now belongs to another object.
+            version: refuse (Conflict) when the object has another resourceVersion.
             grace_s: seconds that a pod gets to stop; 0 removes it at once.
 
         Raises:
             NotFound: there is none.
-            Conflict: *uid* does not match.
+            Conflict: *uid* or *version* does not match.
         """
         options: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions"}
-        if uid is not None:
-            options["preconditions"] = {"uid": uid}
+        preconditions = {"uid": uid, "resourceVersion": version}
+        if any(preconditions.values()):
+            options["preconditions"] = {key: value for key, value in preconditions.items() if value}
         if grace_s is not None:
             options["gracePeriodSeconds"] = grace_s
         await self._write("DELETE", kind.path(namespace=namespace, name=name), options)

@@ -138,4 +138,11 @@ CUSTOM_RESOURCE_DEFINITIONS: Final = Kind(
     "CustomResourceDefinition",
     namespaced=False,
 )
+RESOURCE_CLAIMS: Final = Kind(
+    "resource.k8s.io/v1", "resourceclaims", "ResourceClaim", namespaced=True
+)
+RESOURCE_SLICES: Final = Kind(
+    "resource.k8s.io/v1", "resourceslices", "ResourceSlice", namespaced=False
+)
+DEVICE_CLASSES: Final = Kind("resource.k8s.io/v1", "deviceclasses", "DeviceClass", namespaced=False)
 MOVES: Final = Kind("fracgpu.io/v1alpha1", "moves", "Move", namespaced=False)

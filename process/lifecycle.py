@@ -7,7 +7,7 @@ cancel the loops, close the clients.
 import asyncio
 import signal
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -96,18 +96,35 @@ async def _run(service: Service, clock: Clock, stopping: asyncio.Event) -> None:
     if service.telemetry is not None:
         await service.telemetry.start()
     try:
-        async with service.open() as running, asyncio.TaskGroup() as group:
-            loops = [
-                group.create_task(_forever(name, loop), name=name)
-                for name, loop in running.tasks.items()
-            ]
-            await _serve(service, running.servers, clock, stopping)
-            for loop in loops:
-                loop.cancel()
+        async with AsyncExitStack() as opened:
+            running = await _open(service, opened, stopping)
+            if running is None:
+                return
+            async with asyncio.TaskGroup() as group:
+                loops = [
+                    group.create_task(_forever(name, loop), name=name)
+                    for name, loop in running.tasks.items()
+                ]
+                await _serve(service, running.servers, clock, stopping)
+                for loop in loops:
+                    loop.cancel()
     finally:
         service.gate.close()
         if service.telemetry is not None:
             await service.telemetry.stop(_TELEMETRY_STOP_S)
+
+
+async def _open(
+    service: Service, opened: AsyncExitStack, stopping: asyncio.Event
+) -> Running | None:
+    """Open the service, which may wait for the API server; return None if stopped meanwhile."""
+    async with asyncio.TaskGroup() as group:
+        opening = group.create_task(opened.enter_async_context(service.open()), name="open")
+        stop = group.create_task(stopping.wait(), name="wait_for_stop")
+        await asyncio.wait({opening, stop}, return_when=asyncio.FIRST_COMPLETED)
+        opening.cancel()
+        stop.cancel()
+    return None if opening.cancelled() else opening.result()
 
 
 async def _serve(

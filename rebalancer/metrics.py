@@ -185,18 +185,6 @@ class RebalancerMetrics:
             for values in labels:
                 metric.labels(*values)
 
-    def set_card_heat(self, cards: Iterable[tuple[str, str, Heat]]) -> None:
-        """Show node, UUID and heat of the cards that are not cool, and of no others."""
-        self.card_heat.clear()
-        for node, uuid, heat in cards:
-            self.card_heat.labels(node, uuid, heat.value).set(1)
-
-    def set_card_cordons(self, cards: Iterable[tuple[str, str, CordonEffect]]) -> None:
-        """Show node, UUID and effect of each card that is cordoned or avoided, and of no other."""
-        self.card_cordon.clear()
-        for node, uuid, effect in cards:
-            self.card_cordon.labels(node, uuid, effect.value).set(1)
-
     def no_answer(self, error: QueryFailed) -> None:
         self.query_errors.labels(error.trouble.value).inc()
 
@@ -237,7 +225,9 @@ class RebalancerMetrics:
             self.blind.labels(reason).set(reason == why_blind)
         self.data_age_s.set(float("nan") if measured.age_s is None else measured.age_s)
         self.strangers.set(measured.strangers)
-        self.set_card_cordons(_cordoned_cards(state))
+        self.card_cordon.clear()
+        for node, uuid, effect in _cordoned_cards(state):
+            self.card_cordon.labels(node, uuid, effect.value).set(1)
         self.in_flight.set(sum(move.under_way for move in state.past) + len(plan.moves))
         budgets = Budgets(state.past, policy=policy, now=now)
         for move in plan.moves:
@@ -266,12 +256,11 @@ class RebalancerMetrics:
         self._count_relieved(frozenset(hot), state, now=now)
         self.hot_cards.labels("true").set(relievable)
         self.hot_cards.labels("false").set(len(hot) - relievable)
-        self.set_card_heat(
-            (node, uuid, card_heat.heat)
-            for uuid, card_heat in state.heat.items()
-            if card_heat.heat is not Heat.COOL
-            if (node := nodes.get(uuid, "")) in self._nodes
-        )
+        self.card_heat.clear()
+        for uuid, card_heat in state.heat.items():
+            node = nodes.get(uuid, "")
+            if card_heat.heat is not Heat.COOL and node in self._nodes:
+                self.card_heat.labels(node, uuid, card_heat.heat.value).set(1)
 
     def cordons(self, *, cordoned: int, avoided: int) -> None:
         """Publish how many cards new slices are kept off, or would be in a dry run."""

@@ -61,6 +61,18 @@ class BindOutcome(Enum):
     FENCED = "fenced"  # the API server knows another leader
 
 
+class ClaimOutcome(Enum):
+    """What became of the attempt to give a pod its claim, where kube-scheduler allocates cards."""
+
+    LISTED = "listed"
+    OPEN = "open"  # no card fits
+    REPLACED = "replaced"  # kube-scheduler could take none of the cards
+    TAKEN = "taken"  # somebody else made a claim of that name
+    REFUSED = "refused"  # no claim can be made for the pod
+    FAILED = "failed"  # the API server refused, or did not answer
+    REMOVED = "removed"  # its pod is gone
+
+
 class WaitReason(Enum):
     """What a pod waits for; a metric label. Where nodes differ, the nearest to a fit counts."""
 
@@ -146,6 +158,12 @@ class SchedulerMetrics:
         self._binds = Counter(
             "fracgpu_scheduler_binds_total",
             "Bindings by outcome.",
+            ["outcome"],
+            registry=registry,
+        )
+        self._claims = Counter(
+            "fracgpu_scheduler_claims_total",
+            "Claims written for pods, by outcome; none but with `wiring: claims`.",
             ["outcome"],
             registry=registry,
         )
@@ -248,6 +266,9 @@ class SchedulerMetrics:
 
     def bind(self, outcome: BindOutcome) -> None:
         self._binds_of[outcome].inc()
+
+    def claim(self, outcome: ClaimOutcome) -> None:
+        self._claims.labels(outcome.value).inc()
 
     def lapsed(self) -> None:
         self._lapsed.inc()

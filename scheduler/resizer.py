@@ -142,7 +142,9 @@ class Resizer:
             assigned,
             before,
             isolation=_isolation(pod),
-            free_mib=lambda card: self._free_mib(record.node, card),
+            free_mib=lambda card, with_limit: self._free_mib(
+                record.node, card, with_limit=with_limit
+            ),
         )
         if isinstance(found, Pending):
             if self._pending.get(record.uid) != found.why:
@@ -198,15 +200,18 @@ class Resizer:
         if found is not None:
             self._ledger.grow(allocation_of(found.record))
 
-    def _free_mib(self, node: str, card: CardUuid) -> Mib | None:
+    def _free_mib(self, node: str, card: CardUuid, *, with_limit: bool) -> Mib | None:
         info = self._ledger.node(node, now=self._clock.now())
         found = info.cards.get(card) if info is not None else None
         if info is None or found is None or info.node.problem:
             return None
         if found.card.health is not Health.HEALTHY:
             return None
+        free_mib = found.free_mib
+        if with_limit and found.free_limit_mib is not None:
+            free_mib = min(free_mib, found.free_limit_mib)
         # What a Move keeps for a waiting pod is not free.
-        return Mib(min(0, found.free_mib)) if found.kept_for else found.free_mib
+        return Mib(min(0, free_mib)) if found.kept_for else free_mib
 
     async def _say(self, record: PodRecord, reason: str, note: str) -> None:
         await self._recorder.emit(

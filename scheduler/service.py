@@ -13,18 +13,20 @@ from component.config_watcher import ConfigWatcher
 from component.leader_gate import LeaderGate
 from component.metrics import CertificateMetrics
 from component.refused_config import RefusedConfigReporter
+from component.wiring import Wiring, read_wiring
+from fracgpu.device_claims.claim import decode_claim
 from fracgpu.k8s.disruption_budget import read_budget
 from fracgpu.k8s.pod import LIVE_PODS
 from fracgpu.request.need import Strategy
 from fracgpu.state.move_object import decode_move
-from fracgpu.state.node_info import read_offered_node
+from fracgpu.state.node_info import observe_offered_node, read_offered_node
 from fracgpu.state.reservation import read_claims
 from kube.access import connect
 from kube.client import KubeClient
 from kube.events import EventRecorder
 from kube.informer import Change, Informer
-from kube.kinds import MOVES, NODES, PDBS, PODS
-from kube.leader_election import LeaderElector, LeaseDurations
+from kube.kinds import MOVES, NODES, PDBS, PODS, RESOURCE_CLAIMS
+from kube.leader_election import LeaderElector, LeaseDurations, LeaseNotes
 from process.clock import Clock, SystemClock
 from process.event_loop import longest_pause_s
 from process.http2.connections import ALPN
@@ -37,6 +39,9 @@ from scheduler.cache.assumptions import Assumptions, AssumptionTimeouts
 from scheduler.cache.comparer import CacheComparer
 from scheduler.cache.event_handlers import AnyPod, decode_any_pod
 from scheduler.cache.pod_marker import PodMarker
+from scheduler.claims.cache import ClaimCache, decode_observed_pod
+from scheduler.claims.controller import ClaimController
+from scheduler.claims.planner import ClaimPlanner
 from scheduler.core import SchedulerCore
 from scheduler.extender.api import pending_only
 from scheduler.extender.bind import Binder
@@ -74,7 +79,9 @@ def build(settings: SchedulerSettings) -> Service:
     @asynccontextmanager
     async def parts() -> AsyncIterator[Running]:
         async with connect(settings.kubeconfig, user_agent="fracgpu-scheduler") as client:
-            yield _wire(settings, client, clock, registry, gate)
+            wiring = await read_wiring(client, namespace=settings.namespace, clock=clock)
+            wire = _wire_claims if wiring is Wiring.CLAIMS else _wire
+            yield wire(settings, client, clock, registry, gate)
 
     return Service(
         name="scheduler",
@@ -88,6 +95,52 @@ def build(settings: SchedulerSettings) -> Service:
     )
 
 
+class _Shared:
+    """The parts that do not depend on who allocates the cards."""
+
+    def __init__(
+        self, settings: SchedulerSettings, client: KubeClient, clock: Clock, registry: Registry
+    ) -> None:
+        self._settings = settings
+        self._client = client
+        self._clock = clock
+        self._identity = settings.identity or socket.gethostname()
+        self.metrics = SchedulerMetrics(registry)
+        self.recorder = EventRecorder(client, "fracgpu-scheduler", clock, instance=self._identity)
+        self.refused = RefusedConfigReporter(
+            self.recorder, name=settings.config_map, namespace=settings.namespace
+        )
+        self.config = config = placement_config.watch_strategy(
+            client,
+            name=settings.config_map,
+            namespace=settings.namespace,
+            on_refused=partial(self.refused.key, placement_config.KEY),
+            metrics=self.metrics.config,
+        )
+        self.core = SchedulerCore(
+            strategy=lambda: config.value, clock=clock, on_unreadable=self.metrics.unreadable
+        )
+        self.page = _Page(
+            settings,
+            client,
+            self.core,
+            clock,
+            identity=self._identity,
+            strategy=lambda: config.value,
+        )
+
+    def election(self, *, notes: LeaseNotes | None = None) -> LeaderElector:
+        return LeaderElector(
+            self._client,
+            self._clock,
+            name=self._settings.lease,
+            namespace=self._settings.namespace,
+            identity=self._identity,
+            times=LeaseDurations.lasting(self._settings.lease_duration_s),
+            notes=notes,
+        )
+
+
 def _wire(  # noqa: PLR0915 - a statement for each part
     settings: SchedulerSettings,
     client: KubeClient,
@@ -95,27 +148,10 @@ def _wire(  # noqa: PLR0915 - a statement for each part
     registry: Registry,
     gate: ReadyGate,
 ) -> Running:
-    metrics = SchedulerMetrics(registry)
-    identity = settings.identity or socket.gethostname()
-    recorder = EventRecorder(client, "fracgpu-scheduler", clock, instance=identity)
-    refused = RefusedConfigReporter(
-        recorder,
-        name=settings.config_map,
-        namespace=settings.namespace,
-    )
-
-    config = placement_config.watch_strategy(
-        client,
-        name=settings.config_map,
-        namespace=settings.namespace,
-        on_refused=partial(refused.key, placement_config.KEY),
-        metrics=metrics.config,
-    )
-    core = SchedulerCore(
-        strategy=lambda: config.value, clock=clock, on_unreadable=metrics.unreadable
-    )
+    shared = _Shared(settings, client, clock, registry)
+    metrics, recorder, config = shared.metrics, shared.recorder, shared.config
+    core, page = shared.core, shared.page
     ledger = core.ledger
-    page = _Page(settings, client, core, clock, identity=identity, strategy=lambda: config.value)
 
     def pod_changed(change: Change[AnyPod]) -> None:
         core.handlers.pod_changed(change)
@@ -135,23 +171,15 @@ def _wire(  # noqa: PLR0915 - a statement for each part
         client, MOVES, decode=read_claims, on_change=core.handlers.move_changed, optional=True
     )
     record = BindingRecord(lambda: assumptions.under_way())  # noqa: PLW0108 - they are made below
-    election = LeaderElector(
-        client,
-        clock,
-        name=settings.lease,
-        namespace=settings.namespace,
-        identity=identity,
-        times=LeaseDurations.lasting(settings.lease_duration_s),
-        notes=record,
-    )
+    election = shared.election(notes=record)
     leader_gate = LeaderGate(election)
     tasks = {
         "nodes": leader_gate.follow("nodes", nodes),
         "pods": leader_gate.follow("pods", pods),
         "budgets": leader_gate.follow("budgets", budgets),
         "moves": leader_gate.follow("moves", moves),
-        "config": leader_gate.follow("config", config),
-        "refused config": refused.run,
+        "config": leader_gate.follow("config", shared.config),
+        "refused config": shared.refused.run,
         "election": leader_gate.run,
     }
     gate.add("leader and lists", leader_gate.why_not_ready)
@@ -195,7 +223,7 @@ def _wire(  # noqa: PLR0915 - a statement for each part
         marker=marker,
         leads=lambda: leader_gate.leads,
         record=election.renew,
-        recorder=EventRecorder(client, "fracgpu-scheduler", clock, instance=identity),
+        recorder=recorder,
         clock=clock,
         limit_s=settings.bind_timeout_s,
     )
@@ -311,6 +339,92 @@ def _wire(  # noqa: PLR0915 - a statement for each part
             ),
             *page.servers(leader_gate),
         ),
+    )
+
+
+def _wire_claims(
+    settings: SchedulerSettings,
+    client: KubeClient,
+    clock: Clock,
+    registry: Registry,
+    gate: ReadyGate,
+) -> Running:
+    """Return the parts where the cluster's kube-scheduler allocates the cards, and asks nobody."""
+    shared = _Shared(settings, client, clock, registry)
+    metrics, core, page = shared.metrics, shared.core, shared.page
+    ledger = core.ledger
+    cache = ClaimCache(
+        core,
+        on_pod=page.board.pod_changed,
+        on_due=lambda uid: controller.note(uid),  # noqa: PLW0108 - it is made below
+    )
+    nodes = Informer(client, NODES, decode=observe_offered_node, on_change=cache.node_changed)
+    pods = Informer(
+        client,
+        PODS,
+        decode=decode_observed_pod,
+        field_selector=LIVE_PODS,
+        on_change=cache.pod_changed,
+    )
+    claims = Informer(client, RESOURCE_CLAIMS, decode=decode_claim, on_change=cache.claim_changed)
+    election = shared.election()
+    leader_gate = LeaderGate(election)
+    tasks = {
+        "nodes": leader_gate.follow("nodes", nodes),
+        "pods": leader_gate.follow("pods", pods),
+        "claims": leader_gate.follow("claims", claims),
+        "config": leader_gate.follow("config", shared.config),
+        "refused config": shared.refused.run,
+        "election": leader_gate.run,
+    }
+    gate.add("leader and lists", leader_gate.why_not_ready)
+    controller = ClaimController(
+        client,
+        cache,
+        ClaimPlanner(core, cache.nodes),
+        find=pods.get,
+        leads=lambda: leader_gate.leads,
+        recorder=shared.recorder,
+        clock=clock,
+        limit_s=settings.bind_timeout_s,
+        on_outcome=metrics.claim,
+    )
+    comparer = CacheComparer(
+        ledger,
+        core.matrix,
+        nodes=lambda: (node.cards for node in nodes.items().values()),
+        pods=lambda: cache.holders,
+        clock=clock,
+        on_drift=metrics.compared,
+        on_overcommitted=metrics.overcommitted,
+        every_s=settings.cache_comparison_period_s,
+    )
+    metrics.watch(
+        assumed=lambda: len(ledger.assumed),
+        leads=lambda: leader_gate.leads,
+        moves_served=lambda: False,
+        reservations=lambda: ledger.reservations.states(now=clock.now()),
+        longest_pause_s=partial(longest_pause_s, asyncio.get_running_loop()),
+        waiting=page.board.waiting.by_reason,
+    )
+    pool_events = PoolEvents(
+        shared.recorder,
+        waiting=lambda: page.board.waiting.by_uid,
+        nodes=lambda: (node.cards for node in nodes.items().values()),
+        clock=clock,
+    )
+    learn = partial(WorkloadLearner(core.least_waste).run, clock, core.changes, every_s=_LEARN_S)
+    return Running(
+        tasks={
+            **tasks,
+            **page.tasks(leader_gate),
+            "claims of pods": leader_gate.once_listed(controller.run),
+            "audit": leader_gate.once_listed(comparer.run),
+            "pool events": leader_gate.once_listed(pool_events.run),
+            "learn the mix": leader_gate.once_listed(learn),
+            "settle memory": settling_memory(leader_gate, core, clock, lists=(nodes, pods)),
+        },
+        servers=page.servers(leader_gate),
     )
 
 

@@ -23,10 +23,11 @@ from cli.printers.live import (
     save_dashboard,
     show_promises,
 )
+from component.wiring import DEFAULT_WIRING, Wiring
 from fracgpu import names
 from process import logs
 from process.clock import SystemClock
-from simulator.demo.promises import DemoFacts, Promise, judge
+from simulator.demo.promises import LEFT_OUT_BY_CLAIMS, DemoFacts, Promise, judge
 from simulator.demo.rig import Rig, RigFailed, RigSettings, open_rig
 from simulator.demo.script import Progress, Script, play_within
 from simulator.demo.service_accounts import DEPLOY
@@ -102,7 +103,12 @@ def _settings(options: argparse.Namespace) -> RigSettings:
         assets = find_assets(os.environ.get(ASSETS_ENV)) if options.real_apiserver else None
     except ControlPlaneError as error:
         raise _CannotStartError(str(error)) from error
-    return RigSettings(nodes=options.nodes, cards_per_node=options.cards, assets=assets)
+    return RigSettings(
+        nodes=options.nodes,
+        cards_per_node=options.cards,
+        assets=assets,
+        wiring=Wiring(options.wiring),
+    )
 
 
 async def _show(settings: RigSettings, options: argparse.Namespace, workdir: Path) -> int:
@@ -115,6 +121,8 @@ async def _show(settings: RigSettings, options: argparse.Namespace, workdir: Pat
         with open_screen(console) as show:
             outcome = await _run(rig, options, show)
         show_promises(console, outcome.promises)
+        for part in LEFT_OUT_BY_CLAIMS if settings.wiring is Wiring.CLAIMS else ():
+            say(f"left out with the wiring by claims: {part}")
         _write_report(options.report, outcome)
         if outcome.trouble:
             say(f"the demo did not finish: {outcome.trouble}")
@@ -205,6 +213,7 @@ def _write_report(path: Path, outcome: _Outcome) -> None:
         "cards": [asdict(peak) for peak in facts.peaks],
         "heat": asdict(facts.heat),
         "scrapeTargets": dict(facts.scrape_targets),
+        "leftOut": list(LEFT_OUT_BY_CLAIMS if facts.by_claims else ()),
     }
     path.write_text(json.dumps(report, indent=2, default=str) + "\n")
 
@@ -225,25 +234,33 @@ def _print_addresses(rig: Rig, write: Callable[[str], None]) -> None:
         write(f"{name:<24} http://{address}/metrics")
     write("")
     write("Try next, in another terminal:")
-    for command, why in next_commands(rig.kubeconfig, rig.prometheus.url):
+    for command, why in next_commands(rig.kubeconfig, rig.prometheus.url, rig.wiring):
         write(f"  {command:<{_COMMAND_COLUMNS}}{why and f' # {why}'}")
     write("Ctrl-C stops everything")
 
 
-def next_commands(kubeconfig: Path, prometheus_url: str) -> tuple[tuple[str, str], ...]:
+def next_commands(
+    kubeconfig: Path, prometheus_url: str, wiring: Wiring = DEFAULT_WIRING
+) -> tuple[tuple[str, str], ...]:
     """Return commands that a newcomer may try on the running demo, each with what it shows."""
     fracgpu = _own_command()
+    by_claims = (
+        (f"kubectl get resourceclaims -n {NAMESPACE} -o yaml", "which card each pod was allocated"),
+    )
+    moves = (
+        (f"{fracgpu} moves", "what the rebalancer has moved"),
+        ("kubectl get moves", "the same moves, as Kubernetes' objects"),
+    )
     run = f"kubectl run -n {NAMESPACE} --image=simulated --annotations"
     return (
         (f"export KUBECONFIG={kubeconfig}", ""),
         (f"{fracgpu} cards", "every card, who holds it, how busy it is"),
-        (f"{fracgpu} moves", "what the rebalancer has moved"),
         (f"{fracgpu} doctor --prometheus-url {prometheus_url}", "whether anything is wrong"),
         (f"{fracgpu} explain pod {NAMESPACE}/notebook", "why a pod runs where it runs, or waits"),
         (f"{run}={names.FRACTION}=0.5 half", "half a card"),
         (f"{run}={names.FRACTION}=1.5 more", "refused, with the nearest request that works"),
         (f"kubectl get pods -n {NAMESPACE} -o wide", "where they run"),
-        ("kubectl get moves", "the same moves, as Kubernetes' objects"),
+        *(by_claims if wiring is Wiring.CLAIMS else moves),
         ("kubectl describe node gpu-node-1", "what the node agent writes"),
     )
 
@@ -278,6 +295,13 @@ def arguments() -> argparse.ArgumentParser:
         "--keep",
         action="store_true",
         help="keep running after the verdict and print what to try next",
+    )
+    parser.add_argument(
+        "--wiring",
+        choices=[wiring.value for wiring in Wiring],
+        default=DEFAULT_WIRING.value,
+        help=f"how a request reaches its node (default {DEFAULT_WIRING.value}); with claims there "
+        "is no extender, and the rebalancer is left out",
     )
     parser.add_argument(
         "--real-apiserver",

@@ -125,13 +125,13 @@ def _below(card: CardRow | None, trouble: str, *, wide: bool, room: int) -> Iter
         for slice_ in card.slices:
             cores = f", {slice_.cores}% of the compute" if slice_.cores else ""
             ends = ", terminating" if slice_.terminating else ""
-            yield Line(text=f"{safe(slice_.pod)} {slice_.mib} MiB{cores}{ends}")
+            yield Line(text=f"{safe(slice_.pod)} {slice_.size} MiB{cores}{ends}")
     elif room and card.slices:
         yield Line(text=_some(_pods(card, joint=" "), room))
 
 
 def _pods(card: CardRow | None, *, joint: str) -> list[str]:
-    return [f"{safe(slice_.pod)}{joint}{slice_.mib}" for slice_ in (card.slices if card else ())]
+    return [f"{safe(slice_.pod)}{joint}{slice_.size}" for slice_ in (card.slices if card else ())]
 
 
 def _some(words: Sequence[str], room: int) -> str:

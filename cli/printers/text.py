@@ -198,7 +198,7 @@ def _card_line(card: CardAnswer) -> Line:
 
 def _holders(holders: Sequence[Holder]) -> str:
     shown = [
-        f"{holder.pod} {holder.mib} MiB"
+        f"{holder.pod} {holder.size} MiB"
         + (f" {holder.cores}%" if holder.cores else "")
         + (" (terminating)" if holder.terminating else "")
         for holder in holders[:_MOST_HOLDERS]

@@ -121,6 +121,11 @@ class RuntimeWatch:
         self._asking = asyncio.Lock()
 
     @property
+    def known(self) -> bool:
+        """Whether it has answered once, or need not be asked."""
+        return self._decided or self._asked_of is not None
+
+    @property
     def problem(self) -> str | None:
         """Why containers would not get their cards from the runtime, or None."""
         return self._problem

@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import structlog
 
@@ -18,6 +18,7 @@ from deviceplugin.container.mps import ANSWERED, CONTROL, boot_s, folder_of, ref
 from deviceplugin.container.spec_builder import MpsError
 from fracgpu.cards.card import CardUuid
 from process.clock import Clock
+from process.lifecycle import EndProcess
 
 log = structlog.get_logger()
 
@@ -84,6 +85,11 @@ class MpsDaemons:
             if daemon.problem:
                 return f"the MPS daemon of {card}: {daemon.problem}"
         return None
+
+    @property
+    def serve(self) -> bool:
+        """Whether any daemon answers: at the end of this process its clients would end too."""
+        return any(not daemon.problem for daemon in self._daemons.values())
 
     async def run(self) -> None:
         """Keep a daemon running for each card until cancelled; then stop them."""
@@ -209,6 +215,59 @@ class MpsDaemons:
             await _end(process)
         words = said.decode(errors="replace").strip()
         return "" if process.returncode == 0 else f"it is not asked: {words or process.returncode}"
+
+
+class Survey(Protocol):
+    """Lists the cards until cancelled."""
+
+    @property
+    def problem(self) -> str | None: ...
+    async def run(self) -> None: ...
+
+
+class SurveyBesideDaemons:
+    """Lists the cards, and lets the process end only where no daemon answers.
+
+    A driver that hangs in the library may serve the daemons' clients nevertheless, and these would
+    end with the daemons. What the library knows of new cards can wait.
+
+    Args:
+        survey: lists them; it ends the process where the driver seems lost.
+        daemons: those that are to stay.
+        clock: paces the listings after that.
+        period_s: between two of these.
+    """
+
+    def __init__(
+        self, survey: Survey, daemons: MpsDaemons, clock: Clock, *, period_s: float
+    ) -> None:
+        self._survey = survey
+        self._daemons = daemons
+        self._clock = clock
+        self._period_s = period_s
+        self._ended = ""
+
+    @property
+    def problem(self) -> str | None:
+        """Why the cards cannot be listed, or None."""
+        return self._survey.problem
+
+    async def run(self) -> None:
+        """List the cards until cancelled.
+
+        Raises:
+            EndProcess: the driver seems lost, and no daemon answers.
+        """
+        while True:
+            try:
+                await self._survey.run()
+            except EndProcess as end:
+                if not self._daemons.serve:
+                    raise
+                if str(end) != self._ended:
+                    log.warning("survey_goes_on_for_mps_clients", reason=str(end))
+                self._ended = str(end)
+            await self._clock.sleep(self._period_s)
 
 
 class _LastWords:

@@ -29,6 +29,7 @@ class DriverEnforcer(Enforcer):
     """
 
     name = "driver"
+    keeps_guarantees = False  # soft limits have an effect with MPS only
 
     def __init__(self, limits: CardLimits, root: Path) -> None:
         self._limits = limits

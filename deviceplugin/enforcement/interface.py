@@ -37,6 +37,11 @@ class Enforcer(Protocol):
         """What people know it as: ``driver`` or ``kernel``."""
         ...
 
+    @property
+    def keeps_guarantees(self) -> bool:
+        """Whether a container gets what it is guaranteed although others have borrowed it."""
+        ...
+
     def why_not(self, card: CardHardware) -> str | None:
         """Return why it cannot limit *card* on this node, or None if it can."""
         ...

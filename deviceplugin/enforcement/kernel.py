@@ -1,6 +1,7 @@
 """Limits that the kernel keeps per cgroup: the controller ``dmem``, for AMD's and Intel's cards."""
 
 import errno
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -8,7 +9,7 @@ from typing import Final
 from deviceplugin.cards.interface import CardHardware, GroupLimits, kernel_address
 from deviceplugin.enforcement.cgroups import ancestors, version_problem, write_line
 from deviceplugin.enforcement.interface import EnforcementError, Enforcer, Limit
-from fracgpu.units import BYTES_PER_MIB, Mib
+from fracgpu.units import BYTES_PER_MIB, MAX_MIB, Mib
 
 _MAX: Final = "max"
 _REASONS: Final = {
@@ -21,7 +22,9 @@ _REASONS: Final = {
 class KernelEnforcer(Enforcer):
     """Writes the files ``dmem.*`` of cgroup v2.
 
-    A limit is the whole share, so there is nothing to keep beyond it: ``dmem.min`` is left alone.
+    What is guaranteed is in ``dmem.min``: the kernel does not move it to the host's memory to make
+    room for what others borrow. It protects no more than what the cgroups above protect, so it is
+    added there.
 
     Args:
         root: where the node's cgroups are.
@@ -29,10 +32,12 @@ class KernelEnforcer(Enforcer):
     """
 
     name = "kernel"
+    keeps_guarantees = True
 
     def __init__(self, root: Path, *, write: Callable[[Path, str], None] = write_line) -> None:
         self._root = root
         self._write_line = write
+        self._lock = threading.Lock()  # from reading what is above to writing it
 
     def why_not(self, card: CardHardware) -> str | None:
         if (problem := version_problem(self._root)) is not None:
@@ -52,7 +57,8 @@ class KernelEnforcer(Enforcer):
         for above in (*ancestors(group), "/"):
             if (problem := self._unled(above)) is not None:
                 raise EnforcementError(problem)
-        self._write(group, f"{_region(card)} {limit.limit_mib * BYTES_PER_MIB}\n")
+        self._write(group, "dmem.max", card, limit.limit_mib)
+        self._guarantee(group, card, limit.guaranteed_mib)
 
     def read(self, group: str, card: CardHardware) -> GroupLimits:
         region = _region(card)
@@ -64,18 +70,38 @@ class KernelEnforcer(Enforcer):
         except ValueError as error:
             raise EnforcementError(f"the files dmem.* of {group} have no numbers") from error
         return GroupLimits(
-            guaranteed_mib=limit_mib or Mib(0), limit_mib=limit_mib, used_mib=used_mib
+            guaranteed_mib=self._guaranteed(group, card), limit_mib=limit_mib, used_mib=used_mib
         )
 
-    def kept(self, group: str, card: CardHardware) -> Mib | None:  # noqa: ARG002
-        """Return None: nothing is kept in cgroups above."""
-        return None
+    def kept(self, group: str, card: CardHardware) -> Mib | None:
+        """Return what is guaranteed to a cgroup; None to one without the controller."""
+        if not self._file(group, "dmem.min").exists():
+            return None
+        return self._guaranteed(group, card)
 
     def keep(self, group: str, card: CardHardware, mib: Mib) -> None:
-        """Do nothing, as :meth:`kept`."""
+        with self._lock:
+            self._write(group, "dmem.min", card, mib)
 
     def release(self, group: str, card: CardHardware) -> None:
-        """Do nothing: the kernel forgets a cgroup's limits with the cgroup."""
+        self._guarantee(group, card, Mib(0))
+
+    def _guarantee(self, group: str, card: CardHardware, mib: Mib) -> None:
+        with self._lock:
+            added = mib - self._guaranteed(group, card)
+            if not added:
+                return
+            self._write(group, "dmem.min", card, mib)
+            for above in ancestors(group):
+                before = self._guaranteed(above, card)
+                self._write(above, "dmem.min", card, Mib(max(0, before + added)))
+
+    def _guaranteed(self, group: str, card: CardHardware) -> Mib:
+        text = self._read(group, "dmem.min").get(_region(card), "0")
+        try:
+            return Mib(MAX_MIB if text == _MAX else int(text) // BYTES_PER_MIB)
+        except ValueError as error:
+            raise EnforcementError(f"dmem.min of {group} has no number") from error
 
     def _unled(self, group: str) -> str | None:
         """Return why the cgroups in *group* have no limits of their own, or None."""
@@ -86,10 +112,10 @@ class KernelEnforcer(Enforcer):
             return f"cannot read {file}: {error.strerror}"
         return None if "dmem" in controllers else f"{file} has no dmem"
 
-    def _write(self, group: str, line: str) -> None:
-        file = self._file(group, "dmem.max")
+    def _write(self, group: str, name: str, card: CardHardware, mib: Mib) -> None:
+        file = self._file(group, name)
         try:
-            self._write_line(file, line)
+            self._write_line(file, f"{_region(card)} {mib * BYTES_PER_MIB}\n")
         except OSError as error:
             raise _failed(file, "written", error) from error
 

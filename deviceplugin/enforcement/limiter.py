@@ -82,6 +82,11 @@ class Limiter:
         found = self._enforcer(card)
         return found if isinstance(found, str) else None
 
+    def keeps_guarantees(self, card: CardUuid) -> bool:
+        """Report whether containers get what they are guaranteed although others borrow it."""
+        found = self._enforcer(card)
+        return not isinstance(found, str) and found.keeps_guarantees
+
     def promised(self, pod: PodInfo, slices: Iterable[Slice]) -> tuple[Limit, ...]:
         """Return the limits that a container is promised."""
         return promised_limits(pod, slices, lambda card: self.why_not(card) is None)

@@ -49,7 +49,7 @@ def promised_limits(
 def limits_of(slices: Iterable[Slice]) -> tuple[Limit, ...]:
     """Return the limits that are a container's shares of its cards."""
     return tuple(
-        Limit(card=part.card, guaranteed_mib=part.mib, limit_mib=part.mib) for part in slices
+        Limit(card=part.card, guaranteed_mib=part.mib, limit_mib=part.limit_mib) for part in slices
     )
 
 

@@ -15,6 +15,7 @@ from deviceplugin.exporter.attribution import Attribution, Owner
 from deviceplugin.exporter.visible_devices import VisibleDevices, card_files
 from deviceplugin.kubelet.pod_resources import PodResources, PodResourcesError
 from deviceplugin.metrics import DevicePluginMetrics
+from fracgpu import names
 from fracgpu.cards.card import CardUuid
 from fracgpu.k8s.container import ContainerKind
 from fracgpu.state.pod_info import PodInfo
@@ -109,8 +110,11 @@ def _kubelet_lacks(evidence: Evidence) -> Iterable[Finding]:
             continue
         inits = {spec.name for spec in pod.record.containers if spec.kind is ContainerKind.INIT}
         for container, slices in (pod.record.assignment or {}).items():
+            count = listed.get((*key, container), 0)
+            # With a claim, kubelet lists what all containers of it have.
+            lacks = count != len(slices) if names.ASSIGNMENT in pod.annotations else not count
             # Kubelet does not list plain init containers.
-            if container not in inits and listed.get((*key, container)) != len(slices):
+            if container not in inits and lacks:
                 subject = f"{pod.record.key}/{container}"
                 yield Finding(kind=Disagreement.KUBELET_LACKS, subject=subject)
 

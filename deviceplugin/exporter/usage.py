@@ -31,6 +31,7 @@ class PodCardUsage:
     Attributes:
         limit_mib: what it is assigned.
         pod_mib: what its pod is assigned of the card, all containers together, at its peak.
+        pod_limit_mib: how much of the card its pod may use, where driver or kernel limit it.
         used_mib: what it uses by the count of driver or kernel, where they count; else what its
             processes hold. None where that is unknown.
         processes_mib: what its processes hold, or None where that is unknown.
@@ -45,6 +46,7 @@ class PodCardUsage:
     container: str
     limit_mib: int
     pod_mib: int = 0
+    pod_limit_mib: int = 0
     used_mib: float | None = None
     processes_mib: float | None = None
     counted: GroupLimits | None = None
@@ -175,6 +177,7 @@ def _holders(
                 container=container,
                 limit_mib=part.mib,
                 pod_mib=peak.mib if peak is not None else part.mib,
+                pod_limit_mib=peak.limit_mib if peak is not None else part.limit_mib,
             )
             for container, slices in (record.assignment or {}).items()
             for part in slices

@@ -1,7 +1,9 @@
 """This node's pods, for readers in any thread."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
+from fracgpu.state.allocation import Assignment
 from fracgpu.state.pod_info import PodInfo
 from kube.informer import Change, ChangeType
 
@@ -11,10 +13,16 @@ class NodePods:
 
     Args:
         on_change: called after each change.
+        claimed: which cards a pod's claims were allocated, where the pod itself does not say it.
     """
 
-    def __init__(self, on_change: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        on_change: Callable[[], None] = lambda: None,
+        claimed: Callable[[PodInfo], Assignment | None] = lambda _: None,
+    ) -> None:
         self._on_change = on_change
+        self._claimed = claimed
         self._by_uid: Mapping[str, PodInfo] = {}
 
     @property
@@ -25,6 +33,17 @@ class NodePods:
         """Take a change of the informer."""
         by_uid = {uid: pod for uid, pod in self._by_uid.items() if uid != change.uid}
         if change.type is not ChangeType.DELETED:
-            by_uid[change.uid] = change.object
+            by_uid[change.uid] = self._with_cards(change.object)
         self._by_uid = by_uid
         self._on_change()
+
+    def claims_changed(self) -> None:
+        """Look up anew what the pods' claims were allocated."""
+        self._by_uid = {uid: self._with_cards(pod) for uid, pod in self._by_uid.items()}
+        self._on_change()
+
+    def _with_cards(self, pod: PodInfo) -> PodInfo:
+        assignment = self._claimed(pod)
+        if assignment is None:
+            return pod
+        return replace(pod, record=replace(pod.record, assignment=assignment))

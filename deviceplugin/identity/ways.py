@@ -7,7 +7,6 @@ from typing import Final
 
 import structlog
 
-from deviceplugin.metrics import DevicePluginMetrics
 from deviceplugin.nri.interface import Connection, Status
 from fracgpu import names
 from process.clock import Clock
@@ -40,7 +39,7 @@ class Ways:
     Args:
         hook_problem: why containers cannot be verified without NRI, or None.
         clock: for durations.
-        metrics: records the way.
+        record: called with the way, or ``none``.
         on_change: called when the connection has changed.
     """
 
@@ -49,12 +48,12 @@ class Ways:
         *,
         hook_problem: Callable[[], str | None],
         clock: Clock,
-        metrics: DevicePluginMetrics,
+        record: Callable[[str], None],
         on_change: Callable[[], None],
     ) -> None:
         self._hook_problem = hook_problem
         self._clock = clock
-        self._metrics = metrics
+        self._record = record
         self._on_change = on_change
         self._status: Status | None = None
         self._connected_at_s = -math.inf
@@ -83,7 +82,7 @@ class Ways:
             way = Way.LISTED
         else:
             way = Way.NRI
-        self._metrics.identity_is(way.value if way is not None else "none")
+        self._record(way.value if way is not None else "none")
         return way
 
     @property

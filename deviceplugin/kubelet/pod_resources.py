@@ -70,7 +70,11 @@ class PodResourcesClient(PodResources):
 
 
 def slot_holders(answer: messages.ListPodResourcesResponse) -> tuple[SlotHolder, ...]:
-    """Return the containers in *answer* that hold slots, the ids of all NUMA nodes together."""
+    """Return the containers in *answer* that hold slots, the ids of all NUMA nodes together.
+
+    A card of a claim is held as a slot is. For each container with a claim, kubelet lists all cards
+    of the claim.
+    """
     found = []
     for pod in answer.pod_resources:
         for container in pod.containers:
@@ -79,6 +83,11 @@ def slot_holders(answer: messages.ListPodResourcesResponse) -> tuple[SlotHolder,
                 for devices in container.devices
                 if devices.resource_name == names.GPU_SLOT
                 for slot_id in devices.device_ids
+            ) | frozenset(
+                device.device_name
+                for claim in container.dynamic_resources
+                for device in claim.claim_resources
+                if device.driver_name == names.DRA_DRIVER
             )
             if slot_ids:
                 found.append(

@@ -2,15 +2,16 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from fractions import Fraction
 from typing import Any, Final
 
 from deviceplugin.node.inventory import Inventory, all_unhealthy
 from fracgpu import names
 from fracgpu.cards.annotations import read_cards, write_cards, write_isolation
-from fracgpu.cards.card import Card, Health
+from fracgpu.cards.card import Card, CardUuid, Health
 from fracgpu.cards.card_class import model_key
 from fracgpu.cards.node_marks import NodeMarks, find_marks, shares
 from fracgpu.cards.other_plugins import offered_by_others
@@ -20,10 +21,13 @@ from fracgpu.k8s.container import pod_resource_sum
 from fracgpu.k8s.node import NodeCondition, decode_node
 from fracgpu.k8s.pod import Amounts
 from fracgpu.k8s.quantity import integer_amount
+from fracgpu.request.need import Isolation
 from fracgpu.state.allocation import sizes
 from fracgpu.state.pod_info import PodInfo
+from fracgpu.units import Mib
 
 _LABEL_CHARS: Final = 63
+_BY_KERNEL: Final = f"{names.ISOLATION_LABEL_PREFIX}{Isolation.KERNEL.value}"
 _OURS: Final = (
     names.CARD_MODEL_LABEL,
     names.CARD_MEMORY_LABEL,
@@ -228,6 +232,45 @@ def with_isolation(want: NodeState, why_not: Mapping[str, str]) -> NodeState:
     return replace(want, labels={**want.labels, **labels}, annotations=annotations)
 
 
+def as_isolated_before(want: NodeState, have: NodeState) -> NodeState:
+    """Return *want* saying of isolation what the node says, while it is not known.
+
+    So an agent that takes the node over does not take away for a moment what its predecessor found.
+    """
+    kept = {key: have.labels[key] for key in names.ISOLATION_LABELS if key in have.labels}
+    return replace(want, labels={**want.labels, **kept})
+
+
+def with_limits(
+    want: NodeState, have: NodeState, overcommit: Callable[[CardUuid], Fraction | None]
+) -> NodeState:
+    """Return *want* saying of each card what limits may add up to, where all can be limited.
+
+    Args:
+        want: says by what containers are limited.
+        have: the node as it is.
+        overcommit: returns how many times a card's capacity that is; None while it is not known,
+            and the same as before.
+    """
+    inventory = want.annotations.get(names.NODE_CARDS)
+    if inventory is None or _BY_KERNEL not in want.labels:
+        return want
+    before = {card.uuid: card.limits_mib for card in _cards_of(have)}
+    cards = []
+    for card in read_cards(inventory):
+        times = overcommit(card.uuid)
+        limits_mib = before.get(card.uuid, 0) if times is None else int(card.capacity_mib * times)
+        cards.append(replace(card, limits_mib=Mib(limits_mib)))
+    return replace(want, annotations={**want.annotations, names.NODE_CARDS: write_cards(cards)})
+
+
+def _cards_of(have: NodeState) -> tuple[Card, ...]:
+    try:
+        return read_cards(have.annotations.get(names.NODE_CARDS, ""))
+    except WireError:
+        return ()
+
+
 def with_card_class(
     want: NodeState, *, have: NodeState, cards: Sequence[Card], pools: PoolCatalogue
 ) -> NodeState:
@@ -238,6 +281,11 @@ def with_card_class(
     key = names.CARD_CLASS_LABEL
     name = pools.class_of(cards) if pools and cards else have.labels.get(key, "")
     return replace(want, labels={**want.labels, key: name}) if name else want
+
+
+def without_capacity(want: NodeState, have: NodeState) -> NodeState:
+    """Return *want* where a slice says the capacity: two accountants would give a card twice."""
+    return replace(want, capacity=_zeros(have))
 
 
 def while_unregistered(want: NodeState, *, problem: str) -> NodeState:
@@ -341,11 +389,14 @@ def status_patch(*, have: NodeState, want: NodeState) -> dict[str, Any]:
     return {"status": {"capacity": wrong}} if wrong else {}
 
 
-def startup_taint_patch(have: NodeState, want: NodeState) -> list[dict[str, Any]]:
+def startup_taint_patch(
+    have: NodeState, want: NodeState, *, published: bool | None = None
+) -> list[dict[str, Any]]:
     """Return the JSON patch that takes the start-up taint off; empty while the node is not ready.
 
-    It is once the node says what cards it has, and kubelet offers their memory and their slots.
-    Other taints may come and go meanwhile, so each removal tests what it removes.
+    It is once the node says what cards it has, and kubelet offers their memory and their slots, or
+    the slice is *published* that stands for both. Other taints may come and go meanwhile, so each
+    removal tests what it removes.
     """
     found = [at for at, key in enumerate(have.taints) if key == names.STARTUP_TAINT]
     stands = (
@@ -353,8 +404,7 @@ def startup_taint_patch(have: NodeState, want: NodeState) -> list[dict[str, Any]
         and want.sharing is not None
         and want.sharing.shared
         and not metadata_patch(have=have, want=want)
-        and have.allocatable.get(names.GPU_MEM, 0) >= int(want.capacity[names.GPU_MEM])
-        and have.allocatable.get(names.GPU_SLOT, 0) > 0
+        and (_is_counted(have, want) if published is None else published)
     )
     if not stands:
         return []
@@ -366,6 +416,15 @@ def startup_taint_patch(have: NodeState, want: NodeState) -> list[dict[str, Any]
             {"op": "remove", "path": f"/spec/taints/{at}"},
         )
     ]
+
+
+def _is_counted(have: NodeState, want: NodeState) -> bool:
+    """Report whether kubelet offers the cards' memory and slots."""
+    counted_mib = have.allocatable.get(names.GPU_MEM, 0)
+    return (
+        counted_mib >= int(want.capacity[names.GPU_MEM])
+        and have.allocatable.get(names.GPU_SLOT, 0) > 0
+    )
 
 
 def condition_patch(*, have: NodeState, want: NodeState, now: datetime) -> dict[str, Any]:

@@ -4,13 +4,16 @@ import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from dataclasses import replace
+from fractions import Fraction
 from typing import Final
 
 import structlog
 
+from component.config_keys import NO_OVERCOMMIT
 from deviceplugin.metrics import DevicePluginMetrics
 from deviceplugin.node.capacity import (
     NodeState,
+    as_isolated_before,
     condition_patch,
     keep_held,
     metadata_patch,
@@ -21,10 +24,13 @@ from deviceplugin.node.capacity import (
     while_unregistered,
     with_card_class,
     with_isolation,
+    with_limits,
     with_resized,
+    without_capacity,
 )
 from deviceplugin.node.inventory import InventoryTracker
 from fracgpu import names
+from fracgpu.cards.card import CardUuid
 from fracgpu.cards.node_marks import NodeMarks
 from fracgpu.cards.pool_catalogue import NO_CATALOGUE, PoolCatalogue
 from fracgpu.k8s.quantity import integer_amount
@@ -78,6 +84,10 @@ class NodeStatusUpdater:
         isolation: by mechanism, why containers are not limited on each card, an empty text where
             they are; None while that is not known.
         pools: the pool catalogue; empty while it has not been read.
+        overcommit: returns how many times a card's capacity its containers' limits may add up to;
+            None while that is not known.
+        published: whether kube-scheduler sees the cards by the node's slice; None where it counts
+            the node's capacity.
     """
 
     def __init__(  # noqa: PLR0913 - its parts, all by keyword; made once, in service.py
@@ -96,11 +106,15 @@ class NodeStatusUpdater:
         unregistered: Callable[[], str | None] = lambda: None,
         isolation: Callable[[], Mapping[str, str] | None] = lambda: None,
         pools: Callable[[], PoolCatalogue] = lambda: NO_CATALOGUE,
+        overcommit: Callable[[CardUuid], Fraction | None] = lambda _: NO_OVERCOMMIT,
+        published: Callable[[], bool] | None = None,
     ) -> None:
         self._node = node
         self._unregistered = unregistered
         self._isolation = isolation
         self._pools = pools
+        self._overcommit = overcommit
+        self._published = published
         self._blocked = blocked
         self._way = way
         self._held_mib = held_mib
@@ -145,17 +159,13 @@ class NodeStatusUpdater:
             return False
         blocked = self._blocked()
         want = self._desired(have)
-        if want is not None and have.shares and (way := self._way()):
-            want = replace(want, annotations={**want.annotations, names.NODE_IDENTITY: way})
-        if want is not None and have.shares and (why_not := self._isolation()) is not None:
-            want = with_isolation(want, why_not)
         if want is None:
             # The cards have not been listed yet; that is not a node without cards.
             self._problem = self._tracker.problem
             return True
         try:
             if have.shares:
-                want = with_resized(want, resized_mib=self._resized_mib())
+                want = with_resized(self._described(want, have), resized_mib=self._resized_mib())
                 await self._write(have, keep_held(want, held_mib=self._held(have)))
             else:
                 await take_back(self._writer, self._node, have.marks)
@@ -186,6 +196,17 @@ class NodeStatusUpdater:
         unregistered = self._unregistered()
         return while_unregistered(want, problem=unregistered) if unregistered else want
 
+    def _described(self, want: NodeState, have: NodeState) -> NodeState:
+        """Return *want* with what is known of the node beside its cards."""
+        if way := self._way():
+            want = replace(want, annotations={**want.annotations, names.NODE_IDENTITY: way})
+        why_not = self._isolation()
+        if why_not is None:
+            want = with_limits(as_isolated_before(want, have), have, lambda _: None)
+        else:
+            want = with_limits(with_isolation(want, why_not), have, self._overcommit)
+        return want if self._published is None else without_capacity(want, have)
+
     def _held(self, have: NodeState) -> int:
         """Return the MiB that pods hold; while that is unknown, all that the node counts now."""
         held_mib = self._held_mib()
@@ -215,7 +236,8 @@ class NodeStatusUpdater:
         if status:
             await self._writer.patch(NODES, self._node, status, subresource="status")
         await self._write_condition(have, want)
-        untainted = startup_taint_patch(have, want)
+        published = self._published() if self._published is not None else None
+        untainted = startup_taint_patch(have, want, published=published)
         if untainted:
             await self._writer.patch(NODES, self._node, untainted, how=PatchType.JSON)
             log.info("startup_taint_removed", node=self._node)

@@ -8,6 +8,7 @@ import structlog
 
 from deviceplugin.claims import Claim
 from fracgpu import names
+from fracgpu.request.need import Isolation
 from kube.client import KubeClient
 from kube.errors import Conflict, Forbidden, Invalid, KubeError, NotFound
 from kube.kinds import PODS
@@ -58,12 +59,17 @@ class PodAnnotator:
 def wired_text(claim: Claim, isolation: str) -> str:
     """Return the annotation: by container its UUIDs, and what enforces its share of these cards.
 
-    That of the pod's other containers is kept.
+    And how much a container may use, if that was to be more than it is guaranteed. What is said of
+    the pod's other containers is kept.
     """
     try:
         recorded = json.loads(claim.pod.annotations.get(names.WIRED, "{}"))
     except ValueError:
         recorded = {}
     others = recorded if isinstance(recorded, dict) else {}
-    got = {"cards": [part.card for part in claim.slices], "isolation": isolation}
+    got: dict[str, object] = {"cards": [part.card for part in claim.slices], "isolation": isolation}
+    if any(part.limit_mib > part.mib for part in claim.slices):
+        limited = isolation == Isolation.KERNEL.value
+        got["mib"] = [part.mib for part in claim.slices]
+        got["limitMib"] = [part.limit_mib if limited else part.mib for part in claim.slices]
     return json.dumps({**others, claim.container: got}, sort_keys=True, separators=(",", ":"))

@@ -37,6 +37,7 @@ class _WireCard(msgspec.Struct, rename="camel", omit_defaults=True):
     numa: int | None = None
     links: dict[str, int] = msgspec.field(default_factory=dict)
     slots: Annotated[int, msgspec.Meta(ge=0)] = DEFAULT_SLOTS
+    limits_mib: Annotated[int, msgspec.Meta(ge=0)] = 0
 
 
 class _WireCards(msgspec.Struct):
@@ -119,6 +120,7 @@ def write_cards(cards: Sequence[Card]) -> str:
                     numa=card.numa_node,
                     links={str(uuid): distance for uuid, distance in card.links.items()},
                     slots=card.slots,
+                    limits_mib=card.limits_mib,
                 )
                 for card in sorted(cards, key=lambda card: (card.index, card.uuid))
             ]
@@ -278,6 +280,7 @@ def _card(wire: _WireCard) -> Card:
         total_mib=Mib(wire.mib),
         reserved_mib=Mib(wire.reserved_mib),
         slots=wire.slots,
+        limits_mib=Mib(wire.limits_mib),
         health=health,
         health_reason=wire.reason,
         numa_node=wire.numa,

@@ -45,6 +45,8 @@ class Card:
         reserved_mib: memory kept by the driver, and headroom configured by the administrator.
         links: distance to other cards of the node, smaller is faster; absent means unknown.
         slots: the most containers that may hold slices of the card at a time.
+        limits_mib: what the limits of its containers may add up to, by which some may use more than
+            they are guaranteed; 0 where neither driver nor kernel limits them.
     """
 
     uuid: CardUuid
@@ -57,6 +59,7 @@ class Card:
     numa_node: int | None = None
     links: Mapping[CardUuid, int] = field(default_factory=dict)
     slots: int = DEFAULT_SLOTS
+    limits_mib: Mib = Mib(0)
 
     @property
     def capacity_mib(self) -> Mib:

@@ -17,7 +17,7 @@ they stay open across restarts.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
@@ -62,7 +62,6 @@ class Budgets:
         for past_move in this_hour:
             self._of_namespace[past_move.move.namespace].add(_plan(past_move))
         self._per_owner_day = Counter(past_move.move.owner_uid for past_move in today)
-        self._lineage = _Lineages(past)
         self._shown = {
             past_move.move.source: past_move
             for past_move in sorted(past, key=lambda past_move: past_move.started_at)
@@ -76,7 +75,7 @@ class Budgets:
             if card is not None
         }
         self._resting = _resting_owners(counted, policy=policy)
-        self._failed = self._last_failed(today)
+        self._failed = _last_failed(today)
         self._given_up = _given_up(past, policy=policy, now=now)
 
     def with_(self, move: Move) -> "Budgets":
@@ -119,16 +118,6 @@ class Budgets:
         """
         return pod_uid in self._failed
 
-    def _last_failed(self, today: Sequence[PastMove]) -> frozenset[str]:
-        moved = Counter(self._lineage.of(past_move.move.pod_uid) for past_move in today)
-        return frozenset(
-            past_move.replacement_uid
-            for past_move in today
-            if past_move.useless
-            and past_move.replacement_uid
-            and moved[self._lineage.of(past_move.move.pod_uid)] == 1
-        )
-
     def of_pod(
         self, pod_uid: str, *, owner_uid: str, namespace: str, plan: str = ""
     ) -> HoldReason | None:
@@ -167,27 +156,17 @@ def counted_at(past_move: PastMove) -> datetime:
     return past_move.disturbed_at or past_move.started_at
 
 
-class _Lineages:
-    """Which pods took the place of which: a pod and its replacements are one lineage."""
-
-    def __init__(self, past: Iterable[PastMove]) -> None:
-        self._before = {
-            past_move.replacement_uid: past_move.move.pod_uid
-            for past_move in past
-            if past_move.replacement_uid
-        }
-        self._first: dict[str, str] = {}
-
-    def of(self, pod_uid: str) -> str:
-        """Return the first pod of the lineage, as far as it is remembered."""
-        passed = {pod_uid: None}  # a dict, because it keeps the order
-        last = pod_uid
-        while last in self._before and self._before[last] not in passed and last not in self._first:
-            last = self._before[last]
-            passed[last] = None
-        first = self._first.get(last, last)
-        self._first.update(dict.fromkeys(passed, first))
-        return first
+def _last_failed(today: Sequence[PastMove]) -> frozenset[str]:
+    """Return the pods that a useless move brought, unless it was itself a move once more."""
+    brought = {past_move.replacement_uid for past_move in today}
+    moved = {past_move.move.pod_uid for past_move in today}
+    return frozenset(
+        past_move.replacement_uid
+        for past_move in today
+        if past_move.useless
+        and past_move.move.pod_uid not in brought
+        and past_move.replacement_uid not in moved
+    ) - {""}
 
 
 def _age(past_move: PastMove, now: datetime) -> timedelta:

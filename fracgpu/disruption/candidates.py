@@ -117,11 +117,12 @@ def startup_s(state: DisruptionState, candidate: PlacedPod) -> float:
     return max(0.0, median(took)) if took else 0.0
 
 
-def disruption_cost(pod: PodInfo, *, mib: int, startup_s: float = 0.0) -> float:
+def disruption_cost(state: DisruptionState, candidate: PlacedPod, *, mib: int) -> float:
     """Return what it costs to move a pod that holds *mib* of a card, in per cent of one card."""
+    pod = candidate.info
     return (
         _BASE
-        + startup_s / _STARTUP_S
+        + startup_s(state, candidate) / _STARTUP_S
         + (_NO_SURGE if mode_of(pod) is MoveMode.EVICT else 0.0)
         + (_PRIORITY if pod.priority > 0 else 0.0)
         + _PER_10_GIB * mib / (10 * 1024)

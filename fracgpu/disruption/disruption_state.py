@@ -84,23 +84,16 @@ class CoolCards:
         found: Cells = self.history >= needed_history(losing=losing, policy=policy)
         return found
 
-    def soonest_measured_s(self, cells: Cells, *, losing: bool, policy: RebalancerPolicy) -> float:
-        """Return when the first of some cards can be measured for long enough, in seconds.
-
-        It takes longer if samples are missing meanwhile, or if old ones leave the window.
-        """
-        missing = needed_history(losing=losing, policy=policy) - self.history[cells].max()
-        return max(0.0, float(missing)) * policy.forecast_window_s
-
     def why_not_measured(self, cells: Cells, *, losing: bool, policy: RebalancerPolicy) -> str:
-        """Return, for people, how many cards only lack history, and when the first has it.
+        """Return, for people, how many of *cells* only lack history, and when the first has it.
 
-        Empty if there are none among *cells*.
+        That takes longer if samples are missing meanwhile. Empty if there are no such cards.
         """
         count = int(cells.sum())
         if not count:
             return ""
-        minutes = ceil(self.soonest_measured_s(cells, losing=losing, policy=policy) / 60)
+        missing = needed_history(losing=losing, policy=policy) - float(self.history[cells].max())
+        minutes = ceil(max(0.0, missing) * policy.forecast_window_s / 60)
         lack = "cool card with room lacks" if count == 1 else "cool cards with room lack"
         return f"{count} {lack} history; the first can be a target in {minutes} min"
 

@@ -228,7 +228,6 @@ class PastMove:
     Attributes:
         under_way: the replacement is not ready yet.
         ended_at: when it ended, successfully or not; None while it is under way.
-        useless: it was carried out and the source stayed as busy as before.
         landed: the card that the replacement got, if it is known.
         id: the name of the Move.
         mode: whether the replacement was, or will be, Ready before the pod is evicted.
@@ -246,7 +245,6 @@ class PastMove:
     started_at: datetime
     under_way: bool
     ended_at: datetime | None = None
-    useless: bool = False
     landed: CardUuid | None = None
     id: str = ""
     mode: MoveMode = MoveMode.SURGE
@@ -277,6 +275,11 @@ class PastMove:
     def only_shown(self) -> bool:
         """Whether it was a dry run or a recommendation: nothing happened."""
         return self.phase is MovePhase.RECOMMENDED or self.ending is Ending.DRY_RUN
+
+    @property
+    def useless(self) -> bool:
+        """Whether it was carried out, and the source stayed as busy as before."""
+        return self.ending is Ending.USELESS
 
     @property
     def failed(self) -> bool:

@@ -9,7 +9,6 @@ which a move would keep from going, or which would take the pod's replacement wi
 from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +33,7 @@ class Target:
     card: CardUuid
 
 
-class Targets(Sequence[Target]):
+class Targets:
     """Targets by node and card index, each made when it is read: there may be thousands.
 
     Attributes:
@@ -65,13 +64,7 @@ class Targets(Sequence[Target]):
     def __len__(self) -> int:
         return len(self.rows)
 
-    @overload
-    def __getitem__(self, at: int) -> Target: ...
-    @overload
-    def __getitem__(self, at: slice) -> Sequence[Target]: ...
-    def __getitem__(self, at: int | slice) -> Target | Sequence[Target]:
-        if isinstance(at, slice):
-            return [self[number] for number in range(*at.indices(len(self)))]
+    def __getitem__(self, at: int) -> Target:
         row = int(self.rows[at])
         cards = self._matrix.uuids(row)
         return Target(self._matrix.names[row], cards[int(self.columns[at])])
@@ -106,7 +99,6 @@ class PlacementSimulation:
         *,
         exclude: frozenset[CardUuid] = frozenset(),
         among: Cells | None = None,
-        mode: MoveMode | None = None,
     ) -> Targets:
         """Return every card that would take a replacement of a pod, other than its own.
 
@@ -115,7 +107,6 @@ class PlacementSimulation:
             exclude: cards that are no targets. Pass the same set for many pods: it is looked up
                 once.
             among: the cards that may be targets, by their place in the index; None for all.
-            mode: how the pod is moved; by default as `mode_of` says.
         """
         need = candidate.info.need
         if need is None:
@@ -135,7 +126,7 @@ class PlacementSimulation:
         rows = np.flatnonzero(cells.any(1))
         if not len(rows):
             return Targets(self._matrix, cells)
-        allowed = self._on_rows(self._allowed_nodes(candidate, mode or mode_of(candidate.info)))
+        allowed = self._on_rows(self._allowed_nodes(candidate))
         cells[rows] &= allowed[rows, np.newaxis]
         return Targets(self._matrix, cells, refused=not allowed[rows].all())
 
@@ -144,7 +135,6 @@ class PlacementSimulation:
         candidate: PlacedPod,
         nodes: Sequence[str],
         *,
-        mode: MoveMode | None = None,
         without: frozenset[NodeFilter] = frozenset(),
     ) -> Flags:
         """Return for each node, whatever its cards, whether it would take a pod.
@@ -152,11 +142,10 @@ class PlacementSimulation:
         Args:
             candidate: the pod; one that waits for a node is placed as it is.
             nodes: by name.
-            mode: how the pod is moved; by default as `mode_of` says.
             without: filters to leave out.
         """
         pod = candidate.scheduled
-        changes = self._changes(pod, mode or mode_of(candidate.info))
+        changes = self._changes(pod, mode_of(candidate.info))
         allowed = allowed_nodes(self._cluster, pod, changes=changes, without=without)
         rows, leaving = self._cluster.rows, self._leaving
         return np.array(
@@ -197,19 +186,17 @@ class PlacementSimulation:
             candidate.info, rows, columns, strategy=state.strategy, snapshot=state.snapshot
         )
 
-    def why_none(self, candidate: PlacedPod, *, mode: MoveMode | None = None) -> str:
+    def why_none(self, candidate: PlacedPod) -> str:
         """Return why nodes would refuse a replacement, the commonest reason first; may be empty."""
         pod = candidate.scheduled
-        found = refusals(
-            self._cluster, pod, changes=self._changes(pod, mode or mode_of(candidate.info))
-        )
+        found = refusals(self._cluster, pod, changes=self._changes(pod, mode_of(candidate.info)))
         ranked = sorted(found.items(), key=lambda item: (-item[1], item[0].value))
         return ", ".join(
             f"{count} of {self._cluster.size} nodes: {rule.value}" for rule, count in ranked
         )
 
-    def _allowed_nodes(self, candidate: PlacedPod, mode: MoveMode) -> Flags:
-        pod = candidate.scheduled
+    def _allowed_nodes(self, candidate: PlacedPod) -> Flags:
+        pod, mode = candidate.scheduled, mode_of(candidate.info)
         changes = self._changes(pod, mode)
         # Without changes the answer is that of every replica.
         own = (pod.uid, mode) if len(changes) > len(self._expected) else ()

@@ -21,6 +21,7 @@ from fracgpu.errors import listed
 POLICIES: Final = (
     "fracgpu-agent-pods",
     "fracgpu-bindings",
+    "fracgpu-bursts",
     "fracgpu-cronjobs",
     "fracgpu-device-environment",
     "fracgpu-devices",

@@ -28,12 +28,23 @@ class PodVerdict(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """A pod that holds a part of a card."""
+    """A pod that holds a part of a card.
+
+    Attributes:
+        mib: what it is guaranteed.
+        limit_mib: how much it may use.
+    """
 
     pod: str
     mib: Mib
     cores: int = 0
     terminating: bool = False
+    limit_mib: Mib = Mib(0)
+
+    @property
+    def size(self) -> str:
+        """What it holds, in MiB: ``8000``, or ``8000-16000`` if it may use more."""
+        return f"{self.mib}-{self.limit_mib}" if self.limit_mib > self.mib else str(self.mib)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

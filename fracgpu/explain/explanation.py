@@ -399,6 +399,7 @@ def holders_of(
                 pod=pod_info.record.key if pod_info else uid,
                 mib=allocation.mib,
                 cores=allocation.cores,
+                limit_mib=allocation.limit_mib,
                 terminating=bool(pod_info and pod_info.record.terminating),
             )
         )
@@ -415,12 +416,8 @@ def _words(why: FitReason, card_info: CardInfo, need: PodNeed, cordon: Cordon | 
                 else ""
             )
             return f"{why.value} for {most_mib} MiB{foreign}{_unplaced(card_info)}"
-        case FitReason.TOO_FEW_CORES:
-            cores = max(container.cores for container in need.containers)
-            return f"{why.value}: {FULL_CORES - card_info.held_cores}% free, {cores}% asked"
-        case FitReason.NO_FREE_SLOT:
-            most_slots = card_info.card.slots
-            return f"{why.value}: {card_info.held_slots} of {most_slots}"
+        case FitReason.LIMITS_TOO_LARGE | FitReason.TOO_FEW_CORES | FitReason.NO_FREE_SLOT:
+            return f"{why.value}: {_left(why, card_info, need)}"
         case FitReason.WRONG_MODEL:
             return f"{why.value} ({', '.join(need.models)})"
         case FitReason.WRONG_CLASS:
@@ -431,6 +428,15 @@ def _words(why: FitReason, card_info: CardInfo, need: PodNeed, cordon: Cordon | 
             return f"{why.value} until {cordon.until:%H:%M:%S} UTC ({cordon.reason})"
         case _:
             return str(why.value)
+
+
+def _left(why: FitReason, card_info: CardInfo, need: PodNeed) -> str:
+    if why is FitReason.LIMITS_TOO_LARGE:
+        return f"{card_info.free_limit_mib} of {card_info.card.limits_mib} MiB left"
+    if why is FitReason.NO_FREE_SLOT:
+        return f"{card_info.held_slots} of {card_info.card.slots}"
+    cores = max(container.cores for container in need.containers)
+    return f"{FULL_CORES - card_info.held_cores}% free, {cores}% asked"
 
 
 def _unplaced(card_info: CardInfo) -> str:

@@ -74,6 +74,13 @@ class Container(msgspec.Struct, rename="camel"):
     resources: Resources | None = None
 
 
+class PodResourceClaim(msgspec.Struct, rename="camel"):
+    """A ResourceClaim that a pod names, by itself or by a template."""
+
+    name: str = ""
+    resource_claim_name: str | None = None
+
+
 class EmptyDir(msgspec.Struct, frozen=True):
     """An ``emptyDir``."""
 
@@ -124,7 +131,7 @@ class PodSpec(msgspec.Struct, rename="camel"):
     tolerations: msgspec.Raw = msgspec.Raw()
     topology_spread_constraints: msgspec.Raw = msgspec.Raw()
     volumes: list[Volume] | None = None
-    resource_claims: list[Something] | None = None
+    resource_claims: list[PodResourceClaim] | None = None
     overhead: dict[str, str | int | float] | None = None
     resources: Resources | None = None
     scheduling_gates: list[SchedulingGate] | None = None

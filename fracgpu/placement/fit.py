@@ -79,6 +79,7 @@ class FitReason(Enum):
     WRONG_MODEL = "not a requested model", Obstacle.OTHER_CARDS
     WRONG_CLASS = "not the card size that the share was granted for", Obstacle.OTHER_CARDS
     TOO_LITTLE_FREE = "too little free memory", Obstacle.MEMORY, True
+    LIMITS_TOO_LARGE = "the limits of its pods would be too large together", Obstacle.MEMORY, True
     TOO_FEW_CORES = "too little free compute", Obstacle.COMPUTE, True
     NO_FREE_SLOT = "all its slots are taken", Obstacle.COMPUTE, True
     CONTAINERS_CLASH = "its containers do not fit side by side", Obstacle.TOGETHER, True
@@ -95,6 +96,7 @@ class FitReason(Enum):
 REASONS: Final[tuple[FitReason | None, ...]] = (None, *FitReason)
 """The reason of each code from 0 on."""
 
+_LARGE: Final = 2**61  # more MiB than any cards have together, within 64 bits
 _OBSTACLES: Final = tuple(Obstacle)
 # [code] the position of the reason's obstacle; code 0 has none.
 _NEARNESS: Final = np.array(
@@ -111,6 +113,8 @@ class Cards(NamedTuple):
         avoided: the card is taken only where no other fits.
         heat: how busy it was lately, 0..1; 1 if unknown.
         free_mib: negative if the capacity shrank below what pods hold.
+        free_limit_mib: how much more the limits of its containers may add up to; very much where
+            they have none, and nobody may use more than is guaranteed.
         free_cores: per cent of the card's compute.
         free_slots: how many more containers may share the card.
         pods: how many pods hold something of it.
@@ -123,6 +127,7 @@ class Cards(NamedTuple):
     heat: NDArray[np.float64]
     free_mib: IntArray
     capacity_mib: IntArray
+    free_limit_mib: IntArray
     free_cores: IntArray
     free_slots: IntArray
     pods: IntArray
@@ -134,27 +139,36 @@ class Cards(NamedTuple):
         *arrays, models = self
         return Cards._make([*(array[those] for array in arrays), models])
 
-    def less(self, mib: IntArray | int, cores: IntArray | int, slots: IntArray | int) -> "Cards":
+    def less(
+        self,
+        mib: IntArray | int,
+        cores: IntArray | int,
+        slots: IntArray | int,
+        limit_mib: IntArray | int,
+    ) -> "Cards":
         """Return the cards with more taken of each; less, where an amount is negative."""
         return self._replace(
             free_mib=self.free_mib - mib,
+            free_limit_mib=self.free_limit_mib - limit_mib,
             free_cores=self.free_cores - cores,
             free_slots=self.free_slots - slots,
         )
 
     def without(self, leaving: Sequence[Sequence[CardAllocation]]) -> "Cards":
         """Return cards in a line as if pods that hold this had left each of them."""
-        amounts = [(one.mib, one.cores, one.slots) for pods in leaving for one in pods]
-        sums = np.array([(0, 0, 0), *amounts], np.int64).cumsum(0)
+        amounts = [
+            (one.mib, one.cores, one.slots, one.limit_mib) for pods in leaving for one in pods
+        ]
+        sums = np.array([(0, 0, 0, 0), *amounts], np.int64).cumsum(0)
         counts = np.array([len(pods) for pods in leaving], np.int64)
         ends = counts.cumsum()
-        mib, cores, slots = (sums[ends - counts] - sums[ends]).T
-        return self.less(mib, cores, slots)._replace(pods=self.pods - counts)
+        return self.less(*(sums[ends - counts] - sums[ends]).T)._replace(pods=self.pods - counts)
 
     def emptied(self) -> "Cards":
         """Return the cards as if nothing held them; a slot is free on each."""
         return self._replace(
             free_mib=self.capacity_mib,
+            free_limit_mib=np.full_like(self.free_limit_mib, _LARGE),
             free_cores=np.full_like(self.free_cores, FULL_CORES),
             free_slots=np.maximum(self.free_slots, 1),
             pods=np.zeros_like(self.pods),
@@ -165,23 +179,42 @@ class CardRequest(NamedTuple):
     """What is asked of one card; each amount is a number, or an array with one for each card.
 
     Attributes:
+        limit_mib: how much may be used of the card, at least *mib*; 0 for no more than that.
+        limit_share: the same as a share of the card; None for no more than *mib*.
         share: if set, only cards of which that share is exactly *mib* will do.
     """
 
     mib: int | IntArray
     cores: int | IntArray = 0
     slots: int | IntArray = 1
+    limit_mib: int | IntArray = 0
+    limit_share: Fraction | None = None
     share: Fraction | None = None
 
     @classmethod
     def of(cls, container: ContainerNeed) -> "CardRequest":
         """Return what a container asks of each of its cards."""
-        return cls(container.mib, container.cores, 1, container.share)
+        return cls(
+            container.mib,
+            container.cores,
+            1,
+            container.most_mib or 0,
+            container.most_share,
+            container.share,
+        )
 
     @classmethod
     def of_all(cls, allocation: CardAllocation) -> "CardRequest":
         """Return what all containers of a pod ask of a card together."""
-        return cls(allocation.mib, allocation.cores, allocation.slots)
+        return cls(allocation.mib, allocation.cores, allocation.slots, allocation.limit_mib)
+
+    def limits_on(self, capacity_mib: IntArray) -> IntArray:
+        """Return how much may be used of cards with this capacity."""
+        limit_mib, share = self.limit_mib, self.limit_share
+        if share is not None:
+            limit_mib = -(-share.numerator * capacity_mib // share.denominator)
+        found: IntArray = np.maximum(limit_mib, self.mib)
+        return found
 
 
 _Refused = Flags | bool
@@ -236,6 +269,10 @@ def _too_little_free(cards: Cards, _: PodNeed, asked: CardRequest) -> _Refused:
     return cards.free_mib < asked.mib
 
 
+def _limits_too_large(cards: Cards, _: PodNeed, asked: CardRequest) -> _Refused:
+    return cards.free_limit_mib < asked.limits_on(cards.capacity_mib)
+
+
 def _too_few_cores(cards: Cards, _: PodNeed, asked: CardRequest) -> _Refused:
     # Less than nothing is free where a card holds more than it has: no pod fits, with cores or not.
     return cards.free_cores < asked.cores
@@ -245,13 +282,12 @@ def _no_free_slot(cards: Cards, _: PodNeed, asked: CardRequest) -> _Refused:
     return cards.free_slots < asked.slots
 
 
-_LARGE: Final = 2**62  # more MiB than any card has, within 64 bits
-
 RULES: Final = (
     Rule(FitReason.WRONG_VENDOR, _wrong_vendor, of_pod=True),
     Rule(FitReason.WRONG_MODEL, _wrong_model, of_pod=True),
     Rule(FitReason.WRONG_CLASS, _wrong_class),
     Rule(FitReason.TOO_LITTLE_FREE, _too_little_free),
+    Rule(FitReason.LIMITS_TOO_LARGE, _limits_too_large),
     Rule(FitReason.TOO_FEW_CORES, _too_few_cores),
     Rule(FitReason.NO_FREE_SLOT, _no_free_slot),
 )
@@ -297,6 +333,7 @@ def cards_of(infos: Collection[CardInfo], models: dict[str, int] | None = None) 
         (
             info.free_mib,
             info.card.capacity_mib,
+            _LARGE if info.free_limit_mib is None else info.free_limit_mib,
             FULL_CORES - info.held_cores,
             info.free_slots,
             len(info.pods),
@@ -310,7 +347,7 @@ def cards_of(infos: Collection[CardInfo], models: dict[str, int] | None = None) 
             np.array([state], np.int8),
             np.array([avoided], np.bool_),
             np.array([[info.heat for info in infos]], np.float64),
-            *np.array(amounts, np.int64).reshape(1, -1, 6).transpose(2, 0, 1),
+            *np.array(amounts, np.int64).reshape(1, -1, 7).transpose(2, 0, 1),
             tuple(numbers),
         ]
     )

@@ -46,7 +46,8 @@ from fracgpu.state.card_hold import CardHold
 from fracgpu.state.ledger import Ledger
 from fracgpu.state.pod_info import PodInfo
 from fracgpu.state.reservation import Reservation
-from fracgpu.state.snapshot import NodeInfo
+from fracgpu.state.snapshot import CardInfo, NodeInfo
+from fracgpu.units import Mib
 
 MAX_SCORE: Final = 10  # kube-scheduler's MaxExtenderPriority
 
@@ -199,7 +200,7 @@ def place(
         node=node_info.node.node,
         assignment={
             container.name: tuple(
-                Slice(card=uuids[column], mib=container.mib, cores=container.cores)
+                _slice(node_info.cards[uuids[column]], container)
                 for column in chosen.columns[container.name][0].tolist()
             )
             for container in need.containers
@@ -207,6 +208,15 @@ def place(
         score=float(chosen.score[0]),
         avoided=bool(chosen.avoided[0]),
     )
+
+
+def _slice(card_info: CardInfo, container: ContainerNeed) -> Slice:
+    """Return a container's share of a card; nothing is borrowed where nothing limits."""
+    card, most_mib = card_info.card, 0
+    if card.limits_mib and container.may_borrow:
+        asked = CardRequest.of(container)
+        most_mib = int(asked.limits_on(np.array(card.capacity_mib, np.int64)))
+    return Slice(card=card.uuid, mib=container.mib, cores=container.cores, most_mib=Mib(most_mib))
 
 
 def is_linked(need: PodNeed, *, strategy: Strategy) -> bool:
@@ -234,7 +244,7 @@ def cards_for_pod(matrix: NodeMatrix, need: PodNeed) -> Flags:
 
 
 def allocation_on_one_card(need: PodNeed) -> CardAllocation:
-    """Return what a pod holds whose containers all have one card."""
+    """Return what a pod holds whose containers all have one card, apart from what it may borrow."""
     card = CardUuid("")
     slices = {
         part.name: (Slice(card=card, mib=part.mib, cores=part.cores),) for part in need.containers
@@ -365,7 +375,8 @@ class _Chooser:
 
     def fit_together(self, cards: Cards, columns: _Columns) -> Flags:
         """Return the rows on which all containers that have cards fit on them side by side."""
-        asked = CardRequest(*self._amounts(cards, columns))
+        mib, cores, slots, limit_mib = self._amounts(cards, columns)
+        asked = CardRequest(mib, cores, slots, limit_mib)
         fits = unfit_reasons(cards, self.need, asked) == USABLE
         together: Flags = (fits | ~_held(cards, columns)).all(1)
         return together
@@ -376,9 +387,9 @@ class _Chooser:
         return coolest_first(score, avoided=cards.avoided, heat=cards.heat)
 
     def _taken(self, cards: Cards, columns: _Columns, amount: str) -> IntArray:
-        """Return what containers take of each card at their peak: ``mib``, ``cores`` or slots."""
+        """Return what containers take of each card at their peak: an *amount* of `CardRequest`."""
         parts = [
-            (part.kind, _flags(cards, columns[part.name]) * getattr(part, amount, 1))
+            (part.kind, _flags(cards, columns[part.name]) * _amount(cards, part, amount))
             for part in self.need.containers
             if part.name in columns
         ]
@@ -386,9 +397,18 @@ class _Chooser:
             return parts[0][1]
         return np.zeros(cards.state.shape, np.int64) + pod_resource_sum(parts, larger=np.maximum)
 
-    def _amounts(self, cards: Cards, columns: _Columns) -> tuple[IntArray, IntArray, IntArray]:
-        mib, cores = (self._taken(cards, columns, amount) for amount in ("mib", "cores"))
-        return mib, cores, self._taken(cards, columns, "slots")
+    def _amounts(self, cards: Cards, columns: _Columns) -> Iterator[IntArray]:
+        return (
+            self._taken(cards, columns, amount) for amount in ("mib", "cores", "slots", "limit_mib")
+        )
+
+
+def _amount(cards: Cards, container: ContainerNeed, amount: str) -> IntArray | int:
+    asked = CardRequest.of(container)
+    if amount == "limit_mib":
+        return asked.limits_on(cards.capacity_mib)
+    found: int = getattr(asked, amount)
+    return found
 
 
 def _best(key: _Scores, count: int) -> IntArray:
@@ -477,8 +497,8 @@ class _Search:
 
     def _equivalence_key(self, column: int, chosen: _Columns) -> _EquivalenceKey:
         cards = self.cards
-        amounts = cards.free_mib, cards.capacity_mib, cards.free_cores, cards.free_slots
-        looked_at = (*amounts, cards.pods, cards.model)
+        amounts = cards.free_mib, cards.capacity_mib, cards.free_limit_mib, cards.free_cores
+        looked_at = (*amounts, cards.free_slots, cards.pods, cards.model)
         here = tuple(name for name, columns in chosen.items() if column in columns[0])
         return tuple(int(array[0, column]) for array in looked_at), here
 
@@ -620,6 +640,7 @@ def reservations_for(ledger: Ledger, pod: PodInfo, *, now: datetime) -> Sequence
     if not containers or any(container.cards != 1 for container in containers):
         return []
     wanted = allocation_on_one_card(pod.need)
+    # What a pod may borrow is looked at when it is bound.
     return [one for one in found if one.allocation == wanted]
 
 

@@ -16,7 +16,14 @@ from fracgpu.errors import PodField, RequestError
 from fracgpu.k8s.container import ContainerKind, pod_resource_sum
 from fracgpu.k8s.node_affinity import ANY_NODE, NodeExpression, NodeRules
 from fracgpu.request.language import limit_of, required_isolation, split_over_cards
-from fracgpu.request.need import ContainerNeed, PodNeed, PodRequest, SliceRequest, need_of
+from fracgpu.request.need import (
+    ContainerNeed,
+    PodNeed,
+    PodRequest,
+    SliceRequest,
+    describe_most,
+    need_of,
+)
 from fracgpu.request.no_class import among_selected, models_of, no_class, sizes_of
 from fracgpu.units import Mib, format_mib, share_of
 
@@ -59,6 +66,8 @@ class Fitting:
             else:
                 numerator, denominator = part.mib or 0, 0
                 if part.mib is not None and cards > self.cards_of(part.mib):
+                    self._mib_fits = False
+                if part.most_mib is not None and not self.cards_of(part.most_mib):
                     self._mib_fits = False
             if part.limit_mib is not None:
                 self._with_limit.append((numerator, denominator, cards, part.limit_mib))
@@ -372,6 +381,8 @@ def need_from_limits(request: PodRequest, *, by_name: bool = False) -> PodNeed:
                 mib=split_over_cards(part.limit_mib, part.limit_slots, part.container),
                 cores=part.cores,
                 share=None if by_name else part.share,
+                most_share=part.most_share,
+                most_mib=part.most_mib,
             )
         )
     return need_of(request, needs)
@@ -386,7 +397,7 @@ def describe(granted: Grant) -> str:
 
 def _describe_one(need: ContainerNeed, card_class: CardClass | None) -> str:
     each = "each of " if need.cards > 1 else ""
-    words = f"{need.name}: {need.mib} MiB on {each}{_cards(need.cards)}"
+    words = f"{need.name}: {need.mib} MiB{describe_most(need)} on {each}{_cards(need.cards)}"
     if need.share is not None and card_class is not None:
         words += f" ({float(need.share):.4g} of {card_class.title})"
     if need.cores:
@@ -403,6 +414,8 @@ def _need_in(request: PodRequest, card_class: CardClass | None) -> PodNeed:
             mib=_mib_in(part, card_class),
             cores=part.cores,
             share=part.share,
+            most_share=part.most_share,
+            most_mib=part.most_mib,
         )
         for part in request.slices
     ]
@@ -457,7 +470,9 @@ def _mib_misfit(
 ) -> RequestError | None:
     most = fitting.cards_of(need.mib)
     if most:
-        return _too_many_cards(need, most) if need.cards > most else None
+        if need.cards > most:
+            return _too_many_cards(need, most)
+        return _limit_misfit(need, allowed, fitting)
     largest = max(allowed, key=lambda card_class: card_class.largest_mib)
     mib = largest.largest_mib
     by_limit = part.limit_mib is not None
@@ -479,6 +494,20 @@ def _mib_misfit(
         wanted=f"at most what the largest card{' of that model' if narrowed else ''} shares, "
         f"{mib} MiB{_in_gib(mib)}",
         hint=hint,
+    )
+
+
+def _limit_misfit(
+    need: ContainerNeed, allowed: Sequence[CardClass], fitting: Fitting
+) -> RequestError | None:
+    if need.most_mib is None or fitting.cards_of(need.most_mib):
+        return None
+    mib = max(card_class.largest_mib for card_class in allowed)
+    return RequestError(
+        field=PodField(names.MEMORY_LIMIT, container=need.name),
+        found=f"{need.most_mib}Mi",
+        wanted=f"at most what the largest card shares, {mib} MiB{_in_gib(mib)}",
+        hint=f"'{mib}Mi' would fit",
     )
 
 

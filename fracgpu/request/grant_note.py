@@ -9,14 +9,19 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import msgspec
 
+from fracgpu import names
+from fracgpu.k8s.container import ContainerKind, ContainerSpec
 from fracgpu.k8s.node_affinity import Toleration
 from fracgpu.request.grant import Grant, describe
+from fracgpu.request.need import ContainerNeed, PodNeed
+from fracgpu.units import Mib
 
 SEAL_LIFETIME: Final = timedelta(seconds=60)  # --request-timeout of kube-apiserver, by default
 CLOCK_SKEW: Final = timedelta(seconds=5)  # between the clocks of two replicas
@@ -26,11 +31,12 @@ _FROM: Final = "; in other words: "
 
 
 class GrantedAmounts(msgspec.Struct, frozen=True):
-    """What one container was granted on each of its cards."""
+    """What one container was granted on each of its cards; *most* is how far it may go."""
 
     cards: int
     mib: int
     cores: int = 0
+    most: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class AddedRequirement(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -177,6 +183,56 @@ def read_grant_note(text: str) -> GrantNote | None:
         return None
 
 
+def with_granted_limits(
+    containers: Sequence[ContainerSpec], text: str
+) -> tuple[ContainerSpec, ...]:
+    """Return containers with the limits that a grant stands for, where it names them.
+
+    Args:
+        containers: of a pod whose limits the webhook has replaced.
+        text: the annotation; with none that can be read no container gets any.
+    """
+    note = read_grant_note(text)
+    granted = {} if note is None else note.data.containers
+    return tuple(
+        msgspec.structs.replace(one, limits={**one.limits, **_limits(granted[one.name])})
+        if one.name in granted
+        else one
+        for one in containers
+    )
+
+
+def as_granted(need: PodNeed, text: str) -> PodNeed:
+    """Return a need with the amounts of a grant, of which all containers count at once.
+
+    So do the requests of a claim. A pod's annotations can be changed by its author, and the grant
+    cannot.
+    """
+    note = read_grant_note(text)
+    granted = {} if note is None else note.data.containers
+    return replace(need, containers=tuple(_granted(one, granted) for one in need.containers))
+
+
+def _granted(need: ContainerNeed, granted: Mapping[str, GrantedAmounts]) -> ContainerNeed:
+    amounts = granted.get(need.name)
+    if amounts is None:
+        return replace(need, kind=ContainerKind.APP)
+    return replace(
+        need,
+        kind=ContainerKind.APP,
+        cards=amounts.cards,
+        mib=Mib(amounts.mib),
+        cores=amounts.cores,
+    )
+
+
+def _limits(granted: GrantedAmounts) -> Mapping[str, str]:
+    return {
+        names.GPU_MEM: str(granted.cards * granted.mib),
+        names.GPU_SLOT: str(granted.cards),
+    }
+
+
 def class_named_in(text: str) -> str:
     """Return the class of the pool catalogue that the annotation names; empty for none."""
     if _CLASS_KEY not in text:  # nearly every one
@@ -194,10 +250,19 @@ def _class_of(granted: Grant) -> int | None:
     return None if granted.card_class is None else int(granted.card_class.capacity_mib)
 
 
+def _most(container: ContainerNeed) -> str | msgspec.UnsetType:
+    if container.most_mib is not None:
+        return f"{container.most_mib}Mi"
+    return msgspec.UNSET if container.most_share is None else str(container.most_share)
+
+
 def _of(granted: Grant) -> dict[str, GrantedAmounts]:
     return {
         container.name: GrantedAmounts(
-            cards=container.cards, mib=int(container.mib), cores=container.cores
+            cards=container.cards,
+            mib=int(container.mib),
+            cores=container.cores,
+            most=_most(container),
         )
         for container in granted.need.containers
     }

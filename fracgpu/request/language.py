@@ -80,12 +80,13 @@ def parse_request(
     limits = {spec.name: parse_resource_limits(spec) for spec in containers}
     shares = _items(annotations, names.FRACTION, containers, _share)
     memories = _items(annotations, names.MEMORY, containers, _memory)
+    most_shares = _items(annotations, names.FRACTION_LIMIT, containers, _share)
+    most_mib = _items(annotations, names.MEMORY_LIMIT, containers, _memory)
     cores = _items(annotations, names.CORES, containers, _cores)
     cards = _items(annotations, names.CARDS, containers, _cards)
     slices = []
     for spec in containers:
-        mib, slots = limits[spec.name]
-        name = spec.name
+        (mib, slots), name = limits[spec.name], spec.name
         if name in shares and name in memories:
             raise RequestError(
                 field=names.FRACTION,
@@ -93,28 +94,37 @@ def parse_request(
                 wanted=f"either fraction or memory for container '{name}', not both",
             )
         if name not in shares and name not in memories and mib is None:
-            _refuse_orphans(spec, annotations, {names.CORES: cores, names.CARDS: cards})
+            beside: dict[str, Mapping[str, object]] = {
+                names.CORES: cores,
+                names.CARDS: cards,
+                names.FRACTION_LIMIT: most_shares,
+                names.MEMORY_LIMIT: most_mib,
+            }
+            _refuse_orphans(spec, annotations, beside)
             continue
         count = cards.get(name, 1)
         memory = memories.get(name)
         if name not in shares and memory is None and mib is not None:
             memory = split_over_cards(mib, count, name)
-        slices.append(
-            SliceRequest(
-                container=name,
-                kind=spec.kind,
-                share=shares.get(name),
-                mib=memory,
-                cores=cores.get(name, 0),
-                cards=count,
-                limit_mib=mib,
-                limit_slots=slots,
-            )
+        part = SliceRequest(
+            container=name,
+            kind=spec.kind,
+            share=shares.get(name),
+            mib=memory,
+            most_share=most_shares.get(name),
+            most_mib=most_mib.get(name),
+            cores=cores.get(name, 0),
+            cards=count,
+            limit_mib=mib,
+            limit_slots=slots,
         )
+        _refuse_other_limit(annotations, part)
+        slices.append(part)
     if not slices:
         _refuse_lonely_keys(annotations)
         return None
     _refuse_several_cards_of_mps(isolation, slices)
+    _refuse_unenforced_limits(annotations, isolation)
     return PodRequest(
         slices=tuple(slices),
         vendor=_choice(annotations, names.VENDOR, Vendor),
@@ -124,6 +134,41 @@ def parse_request(
         topology=topology,
         isolation=isolation,
     )
+
+
+def _refuse_other_limit(annotations: Mapping[str, str], part: SliceRequest) -> None:
+    """Reject a limit in another unit than what is guaranteed, or below it."""
+    if part.most_mib is not None and part.most_share is not None:
+        key, wanted = names.FRACTION_LIMIT, f"no {names.MEMORY_LIMIT} as well"
+    elif part.most_mib is not None and part.mib is None:
+        key, wanted = names.MEMORY_LIMIT, f"{names.FRACTION_LIMIT}, as it requests a fraction"
+    elif part.most_share is not None and part.share is None:
+        key, wanted = names.FRACTION_LIMIT, f"{names.MEMORY_LIMIT}, as it requests memory"
+    elif part.most_mib is not None and part.mib is not None and part.most_mib < part.mib:
+        key, wanted = names.MEMORY_LIMIT, f"at least the {part.mib}Mi that it requests"
+    elif part.most_share is not None and part.share is not None and part.most_share < part.share:
+        key, wanted = names.FRACTION_LIMIT, f"at least the {float(part.share):.9g} that it requests"
+    else:
+        return
+    raise RequestError(
+        field=PodField(key, container=part.container), found=annotations[key], wanted=wanted
+    )
+
+
+def _refuse_unenforced_limits(
+    annotations: Mapping[str, str], isolation: Sequence[Isolation]
+) -> None:
+    """Reject a limit for a pod that driver and kernel are not the first to limit."""
+    if not isolation or isolation[0] in (Isolation.BEST, Isolation.KERNEL):
+        return
+    for key in (names.FRACTION_LIMIT, names.MEMORY_LIMIT):
+        if key in annotations:
+            raise RequestError(
+                field=key,
+                found=annotations[key],
+                wanted=f"{names.ISOLATION}: kernel, or best: what is borrowed is limited by driver "
+                "or kernel alone",
+            )
 
 
 def refuse_beyond(annotations: Mapping[str, str], containers: Sequence[ContainerSpec]) -> None:
@@ -190,7 +235,7 @@ def _refuse_lonely_keys(annotations: Mapping[str, str]) -> None:
 def _refuse_orphans(
     spec: ContainerSpec,
     annotations: Mapping[str, str],
-    items: Mapping[str, Mapping[str, int]],
+    items: Mapping[str, Mapping[str, object]],
 ) -> None:
     for key, by_container in items.items():
         if spec.name in by_container:

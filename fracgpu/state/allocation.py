@@ -16,11 +16,22 @@ from fracgpu.units import FULL_CORES, MAX_MIB, Mib, parse_mib
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
-    """One container's share of one card; ``cores`` 0 means compute is shared freely."""
+    """One container's share of one card; ``cores`` 0 means compute is shared freely.
+
+    Attributes:
+        mib: what it is guaranteed.
+        most_mib: how much it may use; 0 for no more than *mib*.
+    """
 
     card: CardUuid
     mib: Mib
     cores: int = 0
+    most_mib: Mib = Mib(0)
+
+    @property
+    def limit_mib(self) -> Mib:
+        """How much the container may use: never less than it is guaranteed."""
+        return max(self.mib, self.most_mib)
 
 
 # What the Binding writes on the pod: container name → its slices, on distinct cards.
@@ -28,11 +39,22 @@ Assignment = Mapping[str, tuple[Slice, ...]]
 
 
 class CardAllocation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What one pod takes of one card at its peak; *slots* is one for each container."""
+    """What one pod takes of one card at its peak; *slots* is one for each container.
+
+    Attributes:
+        mib: what it is guaranteed.
+        borrow_mib: how much more it may use.
+    """
 
     mib: Mib
     cores: int = 0
     slots: int = 1
+    borrow_mib: Mib = Mib(0)
+
+    @property
+    def limit_mib(self) -> Mib:
+        """How much the pod may use."""
+        return Mib(self.mib + self.borrow_mib)
 
 
 def places(assignment: Assignment) -> frozenset[tuple[str, CardUuid]]:
@@ -136,22 +158,30 @@ def allocations_by_card(
     """
     if len(assignment) == 1:  # nearly every pod: there is nothing to add up
         (slices,) = assignment.values()
-        return {part.card: CardAllocation(mib=part.mib, cores=part.cores) for part in slices}
+        return {
+            part.card: CardAllocation(
+                mib=part.mib, cores=part.cores, borrow_mib=Mib(part.limit_mib - part.mib)
+            )
+            for part in slices
+        }
     kinds = {container.name: container.kind for container in containers}
     order = [container.name for container in containers if container.name in assignment]
     order += [name for name in assignment if name not in kinds]
     mib: dict[CardUuid, list[tuple[ContainerKind, int]]] = {}
     cores: dict[CardUuid, list[tuple[ContainerKind, int]]] = {}
+    limits: dict[CardUuid, list[tuple[ContainerKind, int]]] = {}
     for name in order:
         kind = kinds.get(name, ContainerKind.APP)
         for part in assignment[name]:
             mib.setdefault(part.card, []).append((kind, part.mib))
             cores.setdefault(part.card, []).append((kind, part.cores))
+            limits.setdefault(part.card, []).append((kind, part.limit_mib))
     return {
         card: CardAllocation(
-            mib=Mib(pod_resource_sum(amounts)),
+            mib=Mib(peak_mib := pod_resource_sum(amounts)),
             cores=pod_resource_sum(cores[card]),
             slots=pod_resource_sum([(kind, 1) for kind, _ in amounts]),
+            borrow_mib=Mib(pod_resource_sum(limits[card]) - peak_mib),
         )
         for card, amounts in mib.items()
     }
@@ -186,6 +216,7 @@ class _WireSlice(msgspec.Struct, omit_defaults=True):
     card: str
     mib: int
     cores: int = 0
+    limit: int = 0
 
 
 _assignment_decoder: Final = msgspec.json.Decoder(dict[str, list[_WireSlice]])
@@ -211,7 +242,13 @@ def read_assignment(text: str) -> Assignment:
         if fault:
             raise WireError(what=what, message=f"container '{container}' has {fault}")
         assignment[container] = tuple(
-            Slice(card=CardUuid(part.card), mib=Mib(part.mib), cores=part.cores) for part in slices
+            Slice(
+                card=CardUuid(part.card),
+                mib=Mib(part.mib),
+                cores=part.cores,
+                most_mib=Mib(part.limit),
+            )
+            for part in slices
         )
     if not assignment:
         raise WireError(what=what, message="no container")
@@ -226,6 +263,8 @@ def _slices_fault(slices: Sequence[_WireSlice]) -> str:
     for part in slices:
         if not 1 <= part.mib <= MAX_MIB or not 0 <= part.cores <= FULL_CORES:
             return f"{part.mib} MiB and {part.cores}% of a card"
+        if part.limit and not part.mib <= part.limit <= MAX_MIB:
+            return f"{part.mib} MiB and a limit of {part.limit} MiB"
     return ""
 
 
@@ -234,7 +273,13 @@ def write_assignment(assignment: Assignment) -> str:
     return _encoder.encode(
         {
             container: [
-                _WireSlice(card=part.card, mib=part.mib, cores=part.cores) for part in slices
+                _WireSlice(
+                    card=part.card,
+                    mib=part.mib,
+                    cores=part.cores,
+                    limit=part.limit_mib if part.limit_mib > part.mib else 0,
+                )
+                for part in slices
             ]
             for container, slices in assignment.items()
         }

@@ -224,7 +224,9 @@ def _shared_cards(
     found: Mapping[CardUuid, CardAllocation],
 ) -> Mapping[CardUuid, CardAllocation]:
     return {
-        CardUuid(sys.intern(uuid)): _shared_allocation(held.mib, held.cores, held.slots)
+        CardUuid(sys.intern(uuid)): _shared_allocation(
+            held.mib, held.cores, held.slots, held.borrow_mib
+        )
         for uuid, held in found.items()
     }
 
@@ -277,5 +279,5 @@ def _shared_host(host: HostResources) -> HostResources:
 
 
 @lru_cache(maxsize=1024)
-def _shared_allocation(mib: Mib, cores: int, slots: int) -> CardAllocation:
-    return CardAllocation(mib=mib, cores=cores, slots=slots)
+def _shared_allocation(mib: Mib, cores: int, slots: int, borrow_mib: Mib) -> CardAllocation:
+    return CardAllocation(mib=mib, cores=cores, slots=slots, borrow_mib=borrow_mib)

@@ -12,7 +12,7 @@ import msgspec
 
 from fracgpu.cards.card import CardUuid, NodeCards
 from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources
-from fracgpu.state.allocation import Assignment, PodRecord, allocations_by_card
+from fracgpu.state.allocation import Assignment, CardAllocation, PodRecord, allocations_by_card
 from fracgpu.state.card_hold import CardHold, held_cards
 from fracgpu.state.reservation import MoveClaims, Reservation
 from fracgpu.state.snapshot import NodeInfo, PodAllocation, Snapshot, allocation_of, build_node_info
@@ -262,12 +262,17 @@ class _Growing:
 def _larger(pod: PodAllocation, other: PodAllocation) -> PodAllocation:
     """Return a pod with each of its slices at least as large as the other's."""
     by_card = {
-        card: msgspec.structs.replace(held, mib=max(held.mib, other.by_card[card].mib))
-        if card in other.by_card
-        else held
+        card: _larger_of(held, other.by_card[card]) if card in other.by_card else held
         for card, held in pod.by_card.items()
     }
     return pod if by_card == pod.by_card else msgspec.structs.replace(pod, by_card=by_card)
+
+
+def _larger_of(held: CardAllocation, other: CardAllocation) -> CardAllocation:
+    """Return an allocation of as much as the larger of two, which may use as much as either."""
+    mib = max(held.mib, other.mib)
+    borrow_mib = max(held.limit_mib, other.limit_mib) - mib
+    return msgspec.structs.replace(held, mib=mib, borrow_mib=Mib(borrow_mib))
 
 
 class Ledger:

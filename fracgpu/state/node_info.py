@@ -44,7 +44,10 @@ def read_offered_node(body: bytes) -> NodeCards:
     Raises:
         WireError: *body* is not a node.
     """
-    node = decode_node(body)
+    return _offered(decode_node(body))
+
+
+def _offered(node: Node) -> NodeCards:
     return replace(node_cards_of(node), schedulable=not why_no_pod_starts(node))
 
 
@@ -64,6 +67,16 @@ def observe_node(body: bytes) -> ObservedNode:
     """
     node = decode_node(body)
     return ObservedNode(cards=node_cards_of(node), scheduling=scheduling_node_of(node))
+
+
+def observe_offered_node(body: bytes) -> ObservedNode:
+    """Return the node that *body* holds, with its cards as `read_offered_node` says.
+
+    Raises:
+        WireError: *body* is not a node.
+    """
+    node = decode_node(body)
+    return ObservedNode(cards=_offered(node), scheduling=scheduling_node_of(node))
 
 
 def node_cards_of(node: Node) -> NodeCards:

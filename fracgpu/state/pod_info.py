@@ -21,7 +21,7 @@ from fracgpu.k8s.pod import (
 from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources, pod_requests
 from fracgpu.k8s.scheduling.preferences import has_preferences
 from fracgpu.request.grant import need_from_limits
-from fracgpu.request.grant_note import class_named_in
+from fracgpu.request.grant_note import as_granted, class_named_in, with_granted_limits
 from fracgpu.request.language import parse_gang, parse_request
 from fracgpu.request.need import Gang, PodNeed, Rebalance
 from fracgpu.state.allocation import Assignment, PodRecord, Resize, read_assignment
@@ -60,6 +60,7 @@ class PodInfo:
         has_preferences: it prefers some nodes, by soft affinity or soft spreading.
         tolerations: which taints it tolerates; none if they cannot be read.
         has_claims: for volumes or devices, which kube-scheduler may have to bind before the pod.
+        device_claim: the ResourceClaim of ours that it names; empty without one.
         gated: a scheduling gate keeps kube-scheduler from trying it.
         pod_group: the PodGroup (``scheduling.k8s.io``) that it belongs to; empty without one.
         gang: the pods with which it is to be placed at once; None if there are none.
@@ -89,9 +90,15 @@ class PodInfo:
     has_preferences: bool = False
     tolerations: tuple[Toleration, ...] = ()
     has_claims: bool = False
+    device_claim: str = ""
     gated: bool = False
     pod_group: str = ""
     gang: Gang | None = None
+
+    @property
+    def card_class(self) -> str:
+        """The class of the pool catalogue that it was granted; empty without one."""
+        return class_named_in(self.annotations.get(names.GRANTED, ""))
 
     @property
     def pending(self) -> bool:
@@ -121,7 +128,10 @@ def pod_info_of(pod: Pod) -> PodInfo:
     """
     meta, spec, status = pod.metadata, pod.spec, pod.status
     annotations = meta.annotations or {}
-    containers = _containers(spec)
+    containers, claim = _containers(spec), device_claim_of(spec)
+    if claim:
+        # The webhook has put the claim in the place of the limits, and the grant still says them.
+        containers = with_granted_limits(containers, annotations.get(names.GRANTED, ""))
     assignment, resize, problem = _assignment_of(annotations)
     need, need_problem, rebalance = _need_of(annotations, containers)
     ready = next(
@@ -146,7 +156,7 @@ def pod_info_of(pod: Pod) -> PodInfo:
             resize=resize,
             resized=names.RESIZED in annotations,
         ),
-        need=need,
+        need=as_granted(need, annotations.get(names.GRANTED, "")) if need and claim else need,
         need_problem=need_problem,
         host=pod_requests(containers),
         phase=status.phase,
@@ -170,10 +180,21 @@ def pod_info_of(pod: Pod) -> PodInfo:
         tolerations=_tolerations(spec),
         has_claims=bool(spec.resource_claims)
         or any(volume.persistent_volume_claim or volume.ephemeral for volume in spec.volumes or ()),
+        device_claim=claim,
         gated=bool(spec.scheduling_gates),
         pod_group=(spec.scheduling_group and spec.scheduling_group.pod_group_name) or "",
         gang=_gang_of(annotations),
     )
+
+
+def device_claim_of(spec: PodSpec) -> str:
+    """Return the name of the ResourceClaim of ours that a pod names; empty without one."""
+    named = (
+        claim.resource_claim_name or ""
+        for claim in spec.resource_claims or ()
+        if claim.name == names.POD_CLAIM
+    )
+    return next((name for name in named if name.startswith(names.CLAIM_PREFIX)), "")
 
 
 def _unschedulable(conditions: Sequence[PodCondition]) -> PodCondition | None:

@@ -110,7 +110,7 @@ def answer(
     before: Resize | None,
     *,
     isolation: Mapping[str, str] | None,
-    free_mib: Callable[[CardUuid], Mib | None],
+    free_mib: Callable[[CardUuid, bool], Mib | None],
 ) -> Answer:
     """Decide about a resize.
 
@@ -119,26 +119,44 @@ def answer(
         assigned: what the Binding assigned.
         before: what earlier resizes have come to; None if there were none.
         isolation: what limits each container, as the agent says; None if it has not said it yet.
-        free_mib: how much of a card nobody holds; None if it takes no new slices.
+        free_mib: how much of a card nobody holds, by what is guaranteed and, if the pod's limit
+            becomes larger too, by limits; None if it takes no new slices.
     """
     try:
         mib = parse_memory_mib(asked, field=names.RESIZE)
     except RequestError as error:
         return Refused(str(error))
+    if (problem := _not_resizable(assigned, isolation)) is not None:
+        return problem
+    (container,) = assigned
+    wanted = {container: tuple(replace(part, mib=mib) for part in assigned[container])}
+    most_mib = min(part.most_mib for part in assigned[container])
+    if mib > (most_mib or mib):
+        return Refused(f"more than the {most_mib}Mi that the pod may use at most")
+
+    def left(card: CardUuid) -> Mib | None:
+        return free_mib(card, not most_mib)
+
+    if before is None:
+        return _within(wanted, assigned, left)
+    if _falls(before, wanted):
+        return Pending("the node has not confirmed the last resize")
+    return _within(by_slice(wanted, before.applied, max), before.counts, left, wanted)
+
+
+def _not_resizable(
+    assigned: Assignment, isolation: Mapping[str, str] | None
+) -> Refused | Pending | None:
     if len(assigned) != 1:
         return Refused("only a pod of which one container has cards can be resized")
     (container,) = assigned
-    if isolation is None or container not in isolation:
+    limited = (isolation or {}).get(container)
+    if limited is None:
         return Pending("its container has not started")
-    if isolation[container] != Isolation.KERNEL.value:
-        limited = isolation[container] or "none"
-        return Refused(f"neither driver nor kernel limit it ({names.WIRED} says {limited})")
-    wanted = {container: tuple(replace(part, mib=mib) for part in assigned[container])}
-    if before is None:
-        return _within(wanted, assigned, free_mib)
-    if _falls(before, wanted):
-        return Pending("the node has not confirmed the last resize")
-    return _within(by_slice(wanted, before.applied, max), before.counts, free_mib, wanted)
+    if limited != Isolation.KERNEL.value:
+        why = f"neither driver nor kernel limit it ({names.WIRED} says {limited or 'none'})"
+        return Refused(why)
+    return None
 
 
 def _falls(before: Resize, wanted: Assignment) -> bool:

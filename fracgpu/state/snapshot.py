@@ -22,7 +22,7 @@ from fracgpu.units import Mib
 
 _NONE_KEPT: Final[Mapping[CardUuid, CardHold]] = MappingProxyType({})
 _NO_MIB: Final = Mib(0)
-_NOTHING_HELD: Final = (_NO_MIB, 0, 0)
+_NOTHING_HELD: Final = (_NO_MIB, 0, 0, 0)
 _NO_CORDONS: Final[Mapping[CardUuid, CordonEffect]] = MappingProxyType({})
 _NO_HEAT: Final[Mapping[CardUuid, float]] = MappingProxyType({})
 
@@ -32,6 +32,7 @@ class CardInfo(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     Attributes:
         held_mib: what pods hold and Moves reserve; cores and slots likewise.
+        held_borrow_mib: how much more pods may use.
         reserved_mib: what Moves reserve of that.
         pods: the UIDs of the pods that hold something of it, in order. It is no set, because of
             each set that there is for as long as a card the garbage collector would look at.
@@ -49,6 +50,7 @@ class CardInfo(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     held_mib: Mib = Mib(0)
     held_cores: int = 0
     held_slots: int = 0
+    held_borrow_mib: Mib = Mib(0)
     pods: tuple[str, ...] = ()
     reserved_mib: Mib = Mib(0)
     moves: frozenset[str] = frozenset()
@@ -70,6 +72,13 @@ class CardInfo(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return Mib(self.card.capacity_mib - self.taken_mib)
 
     @property
+    def free_limit_mib(self) -> Mib | None:
+        """How much more the limits of its containers may add up to; None where it has no limits."""
+        if not self.card.limits_mib:
+            return None
+        return Mib(self.card.limits_mib - self.taken_mib - self.held_borrow_mib)
+
+    @property
     def free_slots(self) -> int:
         """How many more containers may hold a slice of the card."""
         return self.card.slots - self.held_slots
@@ -80,6 +89,7 @@ class CardInfo(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             held_mib=Mib(self.held_mib + allocation.mib),
             held_cores=self.held_cores + allocation.cores,
             held_slots=self.held_slots + allocation.slots,
+            held_borrow_mib=Mib(self.held_borrow_mib + allocation.borrow_mib),
             pods=tuple(sorted({*self.pods, pod_uid})),
         )
 
@@ -89,6 +99,7 @@ class CardInfo(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             held_mib=Mib(self.held_mib - allocation.mib),
             held_cores=self.held_cores - allocation.cores,
             held_slots=self.held_slots - allocation.slots,
+            held_borrow_mib=Mib(self.held_borrow_mib - allocation.borrow_mib),
             pods=tuple(uid for uid in self.pods if uid != pod_uid),
         )
 
@@ -312,7 +323,7 @@ def build_node_info(
         kept: the cards that are kept for waiting pods now.
     """
     unplaced_mib = unplaced_cores = unplaced_slots = 0
-    held: dict[CardUuid, tuple[Mib, int, int]] = {}
+    held: dict[CardUuid, tuple[Mib, int, int, int]] = {}
     holders: dict[CardUuid, list[str]] = {}
     for pod in pods:
         if pod.unplaced is not None:
@@ -320,20 +331,22 @@ def build_node_info(
             unplaced_cores += pod.unplaced.cores
             unplaced_slots += pod.unplaced.slots
         for uuid, allocation in pod.by_card.items():
-            mib, cores, slots = held.get(uuid, _NOTHING_HELD)
+            mib, cores, slots, borrow_mib = held.get(uuid, _NOTHING_HELD)
             mib = Mib(mib + allocation.mib)
-            held[uuid] = (mib, cores + allocation.cores, slots + allocation.slots)
+            borrow_mib += allocation.borrow_mib
+            held[uuid] = (mib, cores + allocation.cores, slots + allocation.slots, borrow_mib)
             holders.setdefault(uuid, []).append(pod.pod_uid)
     cards = {}
     for card in sorted(node.cards, key=lambda card: (card.index, card.uuid)):
         uuid = card.uuid
-        mib, cores, slots = held.get(uuid, _NOTHING_HELD)
+        mib, cores, slots, borrow_mib = held.get(uuid, _NOTHING_HELD)
         cordon = cordons.get(uuid)
         cards[uuid] = CardInfo(
             card=card,
             held_mib=mib,
             held_cores=cores + unplaced_cores,
             held_slots=slots + unplaced_slots,
+            held_borrow_mib=Mib(borrow_mib),
             pods=tuple(sorted(holders.get(uuid, ()))),
             cordoned=cordon is CordonEffect.NO_SCHEDULE,
             avoided=cordon is CordonEffect.PREFER_NO_SCHEDULE,

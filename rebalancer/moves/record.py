@@ -237,7 +237,6 @@ class MoveRecord:
             started_at=self.planned_at,
             under_way=self.phase in UNDER_WAY,
             ended_at=self.phase_since if self.phase in ENDED else None,
-            useless=self.ending is Ending.USELESS,
             landed=self.landed,
             id=self.id,
             mode=self.mode,

@@ -43,11 +43,14 @@ class SliceDocument(_Document, frozen=True, kw_only=True):
     """What one pod holds of one card.
 
     Attributes:
+        mib: what it is guaranteed.
+        limit_mib: how much it may use; 0 for no more than that.
         used_mib: what it uses, as the node's agent last wrote it; None if it is not known.
     """
 
     pod: str
     mib: int
+    limit_mib: int = 0
     used_mib: int | None = None
     cores: int = 0
     terminating: bool = False
@@ -299,6 +302,7 @@ def _slice(name: HolderName, part: CardAllocation, used_mib: int | None) -> Slic
     return SliceDocument(
         pod=name.pod,
         mib=part.mib,
+        limit_mib=part.limit_mib if part.borrow_mib else 0,
         used_mib=used_mib,
         cores=part.cores,
         terminating=name.terminating,

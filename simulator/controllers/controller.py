@@ -10,7 +10,7 @@ import structlog
 from kube.errors import AlreadyExists, Conflict, KubeError, NotFound
 from kube.events import EventLevel, EventRecorder, Regarding
 from kube.informer import Informer
-from kube.kinds import DEPLOYMENTS, NAMESPACES, PDBS, PODS, REPLICASETS
+from kube.kinds import DEPLOYMENTS, NAMESPACES, PDBS, PODS, REPLICASETS, RESOURCE_CLAIMS
 from kube.objects import ObjectKey
 from simulator.objects import Json, decode
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-FOLLOWED: Final = (NAMESPACES, PODS, REPLICASETS, DEPLOYMENTS, PDBS)
+FOLLOWED: Final = (NAMESPACES, PODS, REPLICASETS, DEPLOYMENTS, PDBS, RESOURCE_CLAIMS)
 _RETRY_S: Final = 0.5  # after a conflict or an outage
 _LONGEST_RETRY_S: Final = 10.0
 
@@ -64,7 +64,13 @@ class SharedInformers:
         self._complaints: dict[str, str] = {}
         self._listeners: dict[Kind, list[Callable[[Json], None]]] = {kind: [] for kind in FOLLOWED}
         self.informers: Final[dict[Kind, Informer[Json]]] = {
-            kind: Informer(client, kind, decode=decode, on_change=self._teller(kind))
+            kind: Informer(
+                client,
+                kind,
+                decode=decode,
+                on_change=self._teller(kind),
+                optional=kind is RESOURCE_CLAIMS,  # not before Kubernetes 1.34
+            )
             for kind in FOLLOWED
         }
 
@@ -90,8 +96,11 @@ class SharedInformers:
         return [decode(bytes(raw)) for raw in listed.items]
 
     async def listed(self, kind: Kind, namespace: str) -> list[Json]:
-        """Return a namespace's objects of *kind* from the API server."""
-        found = await self.client.list(kind, namespace=namespace)
+        """Return a namespace's objects of *kind* from the API server; none if it is not served."""
+        try:
+            found = await self.client.list(kind, namespace=namespace)
+        except NotFound:
+            return []
         return [decode(bytes(raw)) for raw in found.items]
 
     async def fetch(self, kind: Kind, key: ObjectKey) -> Json | None:

@@ -10,6 +10,7 @@ from simulator.controllers.deployment import DeploymentController
 from simulator.controllers.disruption import DisruptionController
 from simulator.controllers.garbage_collector import NamespaceController, collectors
 from simulator.controllers.replicaset import ReplicaSetController
+from simulator.controllers.resource_claims import ResourceClaimController
 
 if TYPE_CHECKING:
     from kube.client import KubeClient
@@ -23,6 +24,7 @@ async def run_controllers(client: KubeClient, clock: Clock) -> None:
         DeploymentController(cluster),
         ReplicaSetController(cluster),
         DisruptionController(cluster),
+        ResourceClaimController(cluster),
         NamespaceController(cluster),
         *collectors(cluster),
     ]

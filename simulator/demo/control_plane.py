@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -15,7 +16,7 @@ from simulator.controllers.manager import run_controllers
 from simulator.demo.client_certificate import client_context, wait_client_certificate
 from simulator.demo.service_accounts import install_rights, token_of, user_of, write_kubeconfig
 from simulator.envtest.control_plane import ControlPlane
-from simulator.envtest.scheduler_configuration import scheduler_configuration
+from simulator.envtest.scheduler_configuration import scheduler_configuration, stock_configuration
 from simulator.scheduler.scheduler import KubeScheduler
 
 
@@ -26,6 +27,7 @@ class DemoControlPlane:
     Attributes:
         kubeconfig: of an administrator.
         ca_file: the CA of the API server's certificate, where it serves HTTPS.
+        extender_url: whom kube-scheduler asks; None: nobody, it allocates claims.
         start_scheduler: starts a real kube-scheduler with a configuration; None: there is none.
     """
 
@@ -33,7 +35,7 @@ class DemoControlPlane:
     kubeconfig: Path
     ca_file: Path | None
     workdir: Path
-    extender_url: str
+    extender_url: str | None
     simulated_controllers: bool
     start_scheduler: Callable[[Path], Awaitable[None]] | None
 
@@ -79,6 +81,9 @@ class DemoControlPlane:
         Raises:
             ControlPlaneError: the real one does not start.
         """
+        if self.extender_url is None:
+            await self._run_stock_scheduler(kube, clock)
+            return
         tls = await wait_client_certificate(kube, clock, self.workdir / "scheduler-client")
         if self.start_scheduler is None:
             await KubeScheduler(
@@ -89,12 +94,26 @@ class DemoControlPlane:
                 server_name=tls.server_name,
             ).run()
             return
-        config = self.workdir / "kube-scheduler.yaml"
         written = scheduler_configuration(
             extender_url=self.extender_url, kubeconfig=self.kubeconfig, tls=tls
         )
-        config.write_text(yaml.safe_dump(written))
-        await self.start_scheduler(config)
+        await self._start_scheduler(self.start_scheduler, written)
+
+    async def _run_stock_scheduler(self, kube: KubeClient, clock: Clock) -> None:
+        if self.start_scheduler is None:
+            name = "default-scheduler"
+            await KubeScheduler(kube, clock, extender_url=None, scheduler_name=name).run()
+            return
+        await self._start_scheduler(
+            self.start_scheduler, stock_configuration(kubeconfig=self.kubeconfig)
+        )
+
+    async def _start_scheduler(
+        self, start: Callable[[Path], Awaitable[None]], configuration: Mapping[str, Any]
+    ) -> None:
+        config = self.workdir / "kube-scheduler.yaml"
+        config.write_text(yaml.safe_dump(dict(configuration)))
+        await start(config)
         await asyncio.Event().wait()
 
 
@@ -103,15 +122,15 @@ async def open_control_plane(
     assets: Path | None,
     workdir: Path,
     *,
-    extender_port: int,
+    extender_port: int | None,
     flags: Mapping[str, str] | None = None,
 ) -> AsyncIterator[DemoControlPlane]:
     """Start the embedded API server, or the real one from *assets* with other components there.
 
-    The *flags* are those of :meth:`simulator.envtest.control_plane.ControlPlane.start`; the
-    embedded one has none.
+    Without *extender_port* kube-scheduler is as every cluster has it. The *flags* are those of
+    :meth:`simulator.envtest.control_plane.ControlPlane.start`; the embedded one has none.
     """
-    extender_url = f"https://127.0.0.1:{extender_port}"
+    extender_url = None if extender_port is None else f"https://127.0.0.1:{extender_port}"
     kubeconfig = workdir / "kubeconfig"
     if assets is None:
         async with ApiServer.start() as embedded:

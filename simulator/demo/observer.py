@@ -3,7 +3,7 @@
 import asyncio
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final, Protocol
 
@@ -11,12 +11,14 @@ import msgspec
 
 from fracgpu import names
 from fracgpu.cards.card import CardUuid, NodeCards
+from fracgpu.device_claims.claim import DeviceClaim, assignment_of, decode_claim
+from fracgpu.device_claims.devices import cards_by_device
 from fracgpu.state.ledger import Ledger
 from fracgpu.state.node_info import read_node
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from kube.client import KubeClient
 from kube.informer import Change, ChangeType, Informer
-from kube.kinds import EVENTS, NODES, PODS
+from kube.kinds import EVENTS, NODES, PODS, RESOURCE_CLAIMS
 from rebalancer.usage.prometheus import Prometheus, QueryFailed
 from simulator.demo.dashboard import CardPanel, Dashboard, NodePanel, SlicePanel, StoryLine
 from simulator.demo.promises import CardPeak, HeatFact
@@ -72,9 +74,10 @@ class Observer:
         namespace: of the demo's pods.
         heated: prefix of the pods that heat a card.
         hot_line: share of a card's time (0..1) above which it is hot.
+        by_claims: what pods hold is in their claims, not in an annotation.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what it watches, by keyword
         self,
         client: KubeClient,
         busy: BusySource,
@@ -83,6 +86,7 @@ class Observer:
         namespace: str,
         heated: str,
         hot_line: float,
+        by_claims: bool = False,
     ) -> None:
         self._clock = clock
         self._busy_source = busy
@@ -99,6 +103,14 @@ class Observer:
             client, PODS, decode=decode_pod_info, namespace=namespace, on_change=self._pod_changed
         )
         self._nodes = Informer(client, NODES, decode=read_node, on_change=self._node_changed)
+        self._claims = Informer(
+            client,
+            RESOURCE_CLAIMS,
+            decode=decode_claim,
+            namespace=namespace,
+            on_change=self._claim_changed,
+        )
+        self._followed = (self._pods, self._nodes, *((self._claims,) if by_claims else ()))
         self._events = Informer(
             client,
             EVENTS,
@@ -109,13 +121,13 @@ class Observer:
     async def run(self) -> None:
         """Observe until cancelled."""
         async with asyncio.TaskGroup() as group:
-            for name, informer in (("pods", self._pods), ("nodes", self._nodes)):
-                group.create_task(informer.run(), name=f"observe-{name}")
+            for informer in self._followed:
+                group.create_task(informer.run())
             group.create_task(self._events.run(), name="observe-events")
             group.create_task(self._poll_busy(), name="observe-busy")
 
     async def wait_synced(self) -> None:
-        for informer in (self._pods, self._nodes, self._events):
+        for informer in (*self._followed, self._events):
             await informer.wait_synced()
 
     def add_event_line(self, line: str) -> None:
@@ -124,8 +136,8 @@ class Observer:
 
     @property
     def pods(self) -> Sequence[PodInfo]:
-        """The demo's pods as in the API server."""
-        return tuple(self._pods.items().values())
+        """The demo's pods as in the API server, with the cards of their claims."""
+        return tuple(map(self._with_claim, self._pods.items().values()))
 
     @property
     def nodes(self) -> Sequence[NodeCards]:
@@ -217,9 +229,24 @@ class Observer:
             if pod.record.name.startswith(self._heated) and pod.record.node:
                 self._heat.moved.append(pod.record.name)
             return
-        self._ledger.set_pod(pod.record)
+        self._ledger.set_pod(self._with_claim(pod).record)
         if pod.record.node:
             self._note_peaks(pod.record.node)
+
+    def _claim_changed(self, change: Change[DeviceClaim]) -> None:
+        for pod in self.pods:
+            if pod.device_claim == change.object.name:
+                self._ledger.set_pod(pod.record)
+                if pod.record.node:
+                    self._note_peaks(pod.record.node)
+
+    def _with_claim(self, pod: PodInfo) -> PodInfo:
+        claim = self._claims.get(pod.record.namespace, pod.device_claim)
+        node = None if claim is None else self._nodes.get("", claim.node)
+        if claim is None or node is None:
+            return pod
+        assignment = assignment_of(claim, cards_by_device(card.uuid for card in node.cards))
+        return replace(pod, record=replace(pod.record, assignment=assignment))
 
     def _node_changed(self, change: Change[NodeCards]) -> None:
         if change.type is ChangeType.DELETED:

@@ -9,12 +9,20 @@ from typing import Any, Final
 
 import yaml
 
+from component.config_keys import WIRING
+from component.wiring import Wiring
 from fracgpu import names
 from fracgpu.disruption.policy import RebalancerPolicy
 from kube.access import connect
 from kube.client import KubeClient
 from kube.errors import AlreadyExists
-from kube.kinds import CONFIGMAPS, MUTATING_WEBHOOKS, NAMESPACES, VALIDATING_WEBHOOKS
+from kube.kinds import (
+    CONFIGMAPS,
+    DEVICE_CLASSES,
+    MUTATING_WEBHOOKS,
+    NAMESPACES,
+    VALIDATING_WEBHOOKS,
+)
 from process.clock import Clock
 from rebalancer.usage.prometheus import Prometheus
 from simulator.cards.models import plan_nodes
@@ -25,6 +33,7 @@ from simulator.demo.observer import MeasuredHeat, Observer
 from simulator.demo.roles import (
     Addresses,
     NodePaths,
+    RoleProcess,
     choose_addresses,
     process_spec,
     role_processes,
@@ -34,9 +43,12 @@ from simulator.demo.supervisor import ProcessSpec, Supervisor, why_not_ready
 from simulator.demo.workload import NAMESPACE, heating_workload
 from simulator.envtest.prometheus import RealPrometheus
 from simulator.kubelet.kubelet import Kubelet, KubeletConfig, KubeletFolders
+from simulator.kubelet.pod_worker import PodTiming
 
 # Prometheus evaluates the rules that are shipped, so that our dashboards can be pointed at it.
 RULES: Final = DEPLOY / "alerts" / "fracgpu.rules.yaml"
+# After an agent was killed, a demo cannot wait a minute as kubelet does.
+_TIMING: Final = PodTiming(prepare_again_s=3.0)
 _NODES_LIMIT_S: Final = 60.0
 _QUERY_LIMIT_S: Final = 3.0
 _QUERY_LIMIT_BYTES: Final = 8 * 1024 * 1024
@@ -75,6 +87,7 @@ class RigSettings:
     Attributes:
         assets: folder with a real kube-apiserver and etcd (and other components, used if they
             are there), or None for the embedded API server.
+        wiring: how a pod's request reaches its node.
         api_flags: further flags of a real kube-apiserver, without dashes.
     """
 
@@ -82,6 +95,7 @@ class RigSettings:
     cards_per_node: int = 4
     scrape_interval_s: float = 1.0
     assets: Path | None = None
+    wiring: Wiring = Wiring.DEVICE_PLUGIN
     api_flags: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -91,6 +105,7 @@ class Rig:
 
     kube: KubeClient
     control_plane: DemoControlPlane
+    wiring: Wiring
     addresses: Addresses
     kubelets: Mapping[str, Kubelet]
     supervisor: Supervisor
@@ -129,18 +144,19 @@ async def open_rig(settings: RigSettings, workdir: Path, clock: Clock) -> AsyncI
         ControlPlaneError: a real control plane was requested and did not start.
     """
     plans = plan_nodes(settings.nodes, settings.cards_per_node)
-    addresses = choose_addresses([plan.name for plan in plans])
+    wiring, by_claims = settings.wiring, settings.wiring is Wiring.CLAIMS
+    addresses = choose_addresses([plan.name for plan in plans], wiring)
     async with AsyncExitStack() as stack:
         plane = await stack.enter_async_context(
             open_control_plane(
                 settings.assets,
                 workdir,
-                extender_port=addresses.extender,
+                extender_port=None if by_claims else addresses.extender,
                 flags=settings.api_flags,
             )
         )
         kube = await stack.enter_async_context(connect(plane.kubeconfig))
-        await prepare_cluster(kube, addresses, DEMO_POLICY)
+        await prepare_cluster(kube, addresses, DEMO_POLICY, wiring)
         await plane.prepare_rights(kube)
         prometheus = await stack.enter_async_context(
             RealPrometheus.start(
@@ -162,6 +178,7 @@ async def open_rig(settings: RigSettings, workdir: Path, clock: Clock) -> AsyncI
             namespace=NAMESPACE,
             heated=f"{heating_workload().name}-",
             hot_line=RebalancerPolicy().hot_ratio,
+            by_claims=by_claims,
         )
         places = {
             plan.name: NodePaths(
@@ -174,7 +191,9 @@ async def open_rig(settings: RigSettings, workdir: Path, clock: Clock) -> AsyncI
             write_cards_file(places[plan.name].cards_file, cards_document(plan.cards))
         kubelets = {
             name: Kubelet(
-                kube, clock, KubeletConfig(node=name, folders=place.folders, cgroups=True)
+                kube,
+                clock,
+                KubeletConfig(node=name, folders=place.folders, cgroups=True, timing=_TIMING),
             )
             for name, place in places.items()
         }
@@ -193,12 +212,16 @@ async def open_rig(settings: RigSettings, workdir: Path, clock: Clock) -> AsyncI
                     await kubelet.wait_ready()
         except TimeoutError:
             raise RigFailed(f"the nodes were not ready within {_NODES_LIMIT_S:g} s") from None
-        specs = await _specs(kube, plane, addresses, places, prometheus_url=prometheus.url)
+        processes = role_processes(
+            addresses, places, prometheus_url=prometheus.url, times=DEMO_TIMES, wiring=wiring
+        )
+        specs = await _specs(kube, plane, addresses, processes)
         supervisor = Supervisor(specs, log_dir=workdir)
         await stack.enter_async_context(running(supervisor.run()))
         yield Rig(
             kube=kube,
             control_plane=plane,
+            wiring=wiring,
             addresses=addresses,
             kubelets=kubelets,
             supervisor=supervisor,
@@ -225,7 +248,10 @@ async def running(*parts: Any) -> AsyncIterator[None]:
 
 
 async def prepare_cluster(
-    kube: KubeClient, addresses: Addresses, policy: Mapping[str, Any]
+    kube: KubeClient,
+    addresses: Addresses,
+    policy: Mapping[str, Any],
+    wiring: Wiring = Wiring.DEVICE_PLUGIN,
 ) -> None:
     """Create what an administrator creates: namespaces, configuration, webhook configuration."""
     for namespace in (names.SYSTEM_NAMESPACE, NAMESPACE):
@@ -234,10 +260,17 @@ async def prepare_cluster(
         except AlreadyExists:
             continue
     await install_definitions(kube)
+    if wiring is Wiring.CLAIMS:
+        await _create_classes(kube)
     for config in deployed("ConfigMap"):
         if config["metadata"]["name"] == names.CONFIG_MAP:
             config["data"]["rebalancer"] = yaml.safe_dump(dict(policy))
+            config["data"][WIRING] = wiring.value
         await kube.create(CONFIGMAPS, config)
+    await _create_webhooks(kube, addresses)
+
+
+async def _create_webhooks(kube: KubeClient, addresses: Addresses) -> None:
     for kind in (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS):
         for configuration in deployed(kind.kind):
             for entry in configuration["webhooks"]:
@@ -247,13 +280,20 @@ async def prepare_cluster(
             await kube.create(kind, configuration)
 
 
+async def _create_classes(kube: KubeClient) -> None:
+    ours = [{"cel": {"expression": f'device.driver == "{names.DRA_DRIVER}"'}}]
+    for name, spec in (
+        (names.DEVICE_CLASS, {"selectors": ours}),
+        (names.DEVICE_CLASS_PLACED, {}),
+    ):
+        await kube.create(DEVICE_CLASSES, {"metadata": {"name": name}, "spec": spec})
+
+
 async def _specs(
     kube: KubeClient,
     plane: DemoControlPlane,
     addresses: Addresses,
-    places: Mapping[str, NodePaths],
-    *,
-    prometheus_url: str,
+    processes: Sequence[RoleProcess],
 ) -> list[ProcessSpec]:
     return [
         process_spec(
@@ -261,7 +301,5 @@ async def _specs(
             telemetry_port=addresses.telemetry[process.name],
             kubeconfig=await plane.kubeconfig_of(kube, process.role, node=process.node),
         )
-        for process in role_processes(
-            addresses, places, prometheus_url=prometheus_url, times=DEMO_TIMES
-        )
+        for process in processes
     ]

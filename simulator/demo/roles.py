@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from component.wiring import Wiring
 from simulator.demo.client_certificate import SERVING_SECRET
 from simulator.demo.rebalancer import command as rebalancing
 from simulator.demo.supervisor import ProcessSpec
@@ -31,9 +32,10 @@ class Addresses:
         return {name: f"127.0.0.1:{port}" for name, port in self.telemetry.items()}
 
 
-def choose_addresses(nodes: Sequence[str]) -> Addresses:
+def choose_addresses(nodes: Sequence[str], wiring: Wiring = Wiring.DEVICE_PLUGIN) -> Addresses:
     """Return a free port for each server of each role."""
-    names = ["webhook", "scheduler", "rebalancer", "certs", *(plugin_name(node) for node in nodes)]
+    names = ["webhook", "scheduler", "certs", *(plugin_name(node) for node in nodes)]
+    names += [] if wiring is Wiring.CLAIMS else ["rebalancer"]
     ports = free_ports(len(names) + 3)
     return Addresses(
         webhook=ports[0],
@@ -77,24 +79,31 @@ def role_processes(
     *,
     prometheus_url: str,
     times: Mapping[str, Any],
+    wiring: Wiring = Wiring.DEVICE_PLUGIN,
 ) -> tuple[RoleProcess, ...]:
-    """Return every process of the demo; *times* are those of the rebalancer."""
+    """Return every process of the demo; *times* are those of the rebalancer.
+
+    With the wiring by claims there is no extender, and no rebalancer.
+    """
     webhook = ("--listen-host", "127.0.0.1", "--listen-port", str(addresses.webhook))
+    by_claims = wiring is Wiring.CLAIMS
+    # As deployed: kube-scheduler and the extender speak mutual TLS, and filter names one node.
+    extender = ("--listen-port", str(addresses.extender), "--tls-secret", SERVING_SECRET)
     scheduler = (
-        *("--listen-port", str(addresses.extender), "--identity", "fracgpu-scheduler-0"),
-        # As deployed: kube-scheduler and the extender speak mutual TLS, and filter names one node.
-        *("--tls-secret", SERVING_SECRET),
-        "--narrow-filter",
-        *("--page-port", str(addresses.page)),
+        *("--identity", "fracgpu-scheduler-0", "--page-port", str(addresses.page)),
+        *(() if by_claims else (*extender, "--narrow-filter")),
     )
-    rebalancer = ("--prometheus-url", prometheus_url, "--identity", "fracgpu-rebalancer-0")
+    rebalancer = RoleProcess(
+        name="rebalancer",
+        role="rebalancer",
+        flags=("--prometheus-url", prometheus_url, "--identity", "fracgpu-rebalancer-0"),
+        command=rebalancing(times),
+    )
     return (
         RoleProcess(name="certs", role="certs", flags=("--extra-names", "127.0.0.1")),
         RoleProcess(name="webhook", role="webhook", flags=webhook),
         RoleProcess(name="scheduler", role="scheduler", flags=scheduler),
-        RoleProcess(
-            name="rebalancer", role="rebalancer", flags=rebalancer, command=rebalancing(times)
-        ),
+        *(() if by_claims else (rebalancer,)),
         *(
             RoleProcess(
                 name=plugin_name(node), role="deviceplugin", flags=_plugin(node, place), node=node
@@ -125,6 +134,8 @@ def _plugin(node: str, place: NodePaths) -> Sequence[str]:
     return (
         *("--node-name", node, "--cards", f"simulated:{place.cards_file}"),
         *("--device-plugins-dir", str(folders.device_plugins)),
+        *("--plugins-dir", str(folders.plugins)),
+        *("--plugins-registry-dir", str(folders.plugins_registry)),
         *("--pod-resources-socket", str(folders.pod_resources_socket)),
         *("--cdi-dir", str(folders.cdi), "--proc-root", str(folders.proc)),
         # This machine's own runtime is not checked: the simulated one supports CDI.

@@ -5,13 +5,22 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from component.wiring import Wiring
 from fracgpu import names
 from fracgpu.state.allocation import sizes
 from fracgpu.state.pod_info import PodInfo
 from kube.errors import Forbidden, Invalid, KubeError
 from kube.kinds import DEPLOYMENTS, PDBS, PODS, Kind
 from process.clock import Clock
-from simulator.demo.promises import DemoFacts, LimitFact, PodFact, Promise, RefusalFact, judge
+from simulator.demo.promises import (
+    LEFT_OUT_BY_CLAIMS,
+    DemoFacts,
+    LimitFact,
+    PodFact,
+    Promise,
+    RefusalFact,
+    judge,
+)
 from simulator.demo.rig import Rig
 from simulator.demo.workload import (
     GREEDY,
@@ -78,6 +87,13 @@ class Script:
         await self._submit_bad_requests()
         progress.step = "waiting until every pod runs on its card"
         await self._until(self._all_run)
+        await self._see_limit()
+        if rig.wiring is Wiring.CLAIMS:
+            for part in LEFT_OUT_BY_CLAIMS:
+                rig.observer.add_event_line(f"left out with the wiring by claims: {part}")
+            await self._until(self._scraped)
+            progress.step = "every pod runs: watching that it stays so"
+            return
         await self._resize()
         progress.step = "letting a card run hot"
         await rig.kube.create(PDBS, disruption_budget())
@@ -103,6 +119,7 @@ class Script:
             heat=rig.observer.heat,
             scrape_targets=await self._targets_up(),
             limit=self.progress.limit,
+            by_claims=self._rig.wiring is Wiring.CLAIMS,
         )
 
     async def judge(self) -> tuple[Promise, ...]:
@@ -141,8 +158,8 @@ class Script:
             )
             self._rig.observer.add_event_line(f"refused {bad.name} ({bad.story}): {message}")
 
-    async def _resize(self) -> None:
-        """Watch a pod that is held to its share, and give it a larger one."""
+    async def _see_limit(self) -> None:
+        """Watch a pod that is held to its share."""
         progress = self.progress
         progress.step = "waiting until a pod that wants too much is held to its share"
         await self._until(lambda: _is(self._used_mib() == GREEDY_MIB))
@@ -150,6 +167,10 @@ class Script:
         self._rig.observer.add_event_line(
             f"{GREEDY} wanted {GREEDY_WANTS_MIB} MiB, and was refused more than {GREEDY_MIB}"
         )
+
+    async def _resize(self) -> None:
+        """Give that pod a larger share."""
+        progress = self.progress
         progress.step = "resizing that pod while it runs"
         change = {"metadata": {"annotations": {names.RESIZE: f"{RESIZED_MIB}Mi"}}}
         await self._rig.kube.patch(PODS, GREEDY, change, namespace=NAMESPACE)

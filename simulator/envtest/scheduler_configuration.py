@@ -65,10 +65,7 @@ def scheduler_configuration(
     if tls is not None:
         extender["tlsConfig"] = _tls(tls)
     return {
-        "apiVersion": "kubescheduler.config.k8s.io/v1",
-        "kind": "KubeSchedulerConfiguration",
-        "clientConnection": {"kubeconfig": str(kubeconfig)},
-        "leaderElection": {"leaderElect": False},
+        **stock_configuration(kubeconfig=kubeconfig),
         "profiles": [
             {
                 "schedulerName": names.SCHEDULER_NAME,
@@ -85,6 +82,16 @@ def scheduler_configuration(
             }
         ],
         "extenders": [extender],
+    }
+
+
+def stock_configuration(*, kubeconfig: Path) -> dict[str, Any]:
+    """Return a configuration that says only where the API server is."""
+    return {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "clientConnection": {"kubeconfig": str(kubeconfig)},
+        "leaderElection": {"leaderElect": False},
     }
 
 

@@ -21,11 +21,12 @@ from kube.objects import decode_object
 from process.clock import Clock
 from simulator.cards.processes import ProcessFolder
 from simulator.cards.simulated_limits import CONTROLLERS
+from simulator.kubelet.claim_manager import ClaimManager
 from simulator.kubelet.container_runtime import ContainerRuntime, CreatedContainer
 from simulator.kubelet.device_manager import DeviceManager
 from simulator.kubelet.node_status import NodeStatus
 from simulator.kubelet.nri import NriServer
-from simulator.kubelet.pod_resources import ListedPod, PodResourcesServer
+from simulator.kubelet.pod_resources import PodResourcesServer
 from simulator.kubelet.pod_status import KubeletPod, read_kubelet_pod
 from simulator.kubelet.pod_worker import PodTiming, PodWorker, WorkerParts, visible_cards
 
@@ -37,6 +38,8 @@ class KubeletFolders:
     """The folders that a node's kubelet, runtime and agent share."""
 
     device_plugins: Path
+    plugins: Path
+    plugins_registry: Path
     pod_resources_socket: Path
     nri_socket: Path
     host: Path
@@ -50,6 +53,8 @@ class KubeletFolders:
         """Return the folders below *root*; keep it short, a socket's path has at most 107 bytes."""
         return cls(
             device_plugins=root / "dp",
+            plugins=root / "pl",
+            plugins_registry=root / "reg",
             pod_resources_socket=root / "pr" / "kubelet.sock",
             nri_socket=root / "nri.sock",
             host=root / "host",
@@ -113,6 +118,9 @@ class Kubelet:
         self.devices = DeviceManager(
             folders.device_plugins, on_change=self._devices_changed, seed=config.node
         )
+        self.claims = ClaimManager(
+            client, clock, node=config.node, registry=folders.plugins_registry
+        )
         self._status = NodeStatus(
             client,
             clock,
@@ -123,7 +131,10 @@ class Kubelet:
             sync_s=config.sync_s,
         )
         self._pod_resources = PodResourcesServer(
-            folders.pod_resources_socket, pods=self._listed, devices=self.devices
+            folders.pod_resources_socket,
+            pods=self._listed,
+            devices=self.devices,
+            claims=self.claims,
         )
         processes = ProcessFolder(folders.processes)
         processes.clear()
@@ -143,6 +154,7 @@ class Kubelet:
             clock=clock,
             events=EventRecorder(client, "kubelet", clock, instance=config.node),
             devices=self.devices,
+            claims=self.claims,
             runtime=self.runtime,
             timing=config.timing,
             node=config.node,
@@ -163,6 +175,7 @@ class Kubelet:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self.devices.run(), name="device_manager")
+                group.create_task(self.claims.run(), name="claim_manager")
                 group.create_task(self._pod_resources.run(), name="pod_resources")
                 if self.nri is not None:
                     group.create_task(self.nri.run(), name="nri")
@@ -224,14 +237,9 @@ class Kubelet:
     def _devices_changed(self) -> None:
         self._status.wake()
 
-    def _listed(self) -> list[ListedPod]:
+    def _listed(self) -> list[KubeletPod]:
         return [
-            ListedPod(
-                uid=worker.pod.uid,
-                namespace=worker.pod.namespace,
-                name=worker.pod.name,
-                containers=worker.pod.listed_containers,
-            )
+            worker.pod
             for worker in self._workers.values()
             if not worker.ended or self._config.list_ended_pods
         ]

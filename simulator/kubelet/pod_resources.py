@@ -4,7 +4,6 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
@@ -12,17 +11,9 @@ import grpc
 from deviceplugin.kubelet.device_plugin import check_socket_path
 from deviceplugin.proto import podresources_pb2 as messages
 from deviceplugin.proto import podresources_pb2_grpc as services
-from simulator.kubelet.device_manager import ContainerKey, DeviceManager
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListedPod:
-    """One pod as PodResources lists it: app containers and sidecars, no init containers."""
-
-    uid: str
-    namespace: str
-    name: str
-    containers: Sequence[str]
+from simulator.kubelet.claim_manager import ClaimManager, PreparedDevice
+from simulator.kubelet.device_manager import DeviceManager
+from simulator.kubelet.pod_status import KubeletPod
 
 
 class PodResourcesServer(services.PodResourcesListerServicer):
@@ -32,14 +23,21 @@ class PodResourcesServer(services.PodResourcesListerServicer):
         socket: path to serve on.
         pods: returns the pods that kubelet knows now.
         devices: returns what their containers hold.
+        claims: returns what they have of claims.
     """
 
     def __init__(
-        self, socket: Path, *, pods: Callable[[], Sequence[ListedPod]], devices: DeviceManager
+        self,
+        socket: Path,
+        *,
+        pods: Callable[[], Sequence[KubeletPod]],
+        devices: DeviceManager,
+        claims: ClaimManager,
     ) -> None:
         self._socket = socket
         self._pods = pods
         self._devices = devices
+        self._claims = claims
 
     async def run(self) -> None:
         """Serve until cancelled.
@@ -58,29 +56,45 @@ class PodResourcesServer(services.PodResourcesListerServicer):
             messages.ListPodResourcesRequest, messages.ListPodResourcesResponse
         ],
     ) -> messages.ListPodResourcesResponse:
-        """List all pods, those without devices as well, as kubelet does."""
+        """List all pods, those without devices as well, as kubelet does; no init containers."""
         return messages.ListPodResourcesResponse(
             pod_resources=[
                 messages.PodResources(
                     name=pod.name,
                     namespace=pod.namespace,
-                    containers=[self._container(pod, name) for name in pod.containers],
+                    containers=[self._container(pod, name) for name in pod.listed_containers],
                 )
                 for pod in self._pods()
             ]
         )
 
-    def _container(self, pod: ListedPod, name: str) -> messages.ContainerResources:
-        key = ContainerKey(pod_uid=pod.uid, namespace=pod.namespace, pod=pod.name, container=name)
+    def _container(self, pod: KubeletPod, name: str) -> messages.ContainerResources:
         return messages.ContainerResources(
             name=name,
             devices=[
                 messages.ContainerDevices(
                     resource_name=grant.resource, device_ids=sorted(grant.ids)
                 )
-                for grant in self._devices.allocations().get(key, ())
+                for grant in self._devices.allocations().get(pod.key(name), ())
+            ],
+            dynamic_resources=[
+                messages.DynamicResource(
+                    claim_name=claim.name,
+                    claim_namespace=claim.namespace,
+                    claim_resources=[_claimed(device) for device in devices],
+                )
+                for claim, devices in self._claims.of(pod, name)
             ],
         )
+
+
+def _claimed(device: PreparedDevice) -> messages.ClaimResource:
+    return messages.ClaimResource(
+        cdi_devices=[messages.CDIDevice(name=name) for name in device.cdi_devices],
+        driver_name=device.driver,
+        pool_name=device.pool,
+        device_name=device.device,
+    )
 
 
 async def serve(server: grpc.aio.Server, socket: Path) -> None:

@@ -8,28 +8,39 @@ from typing import Any
 from deviceplugin.nri.interface import PodSandbox
 from fracgpu.k8s.container import ContainerKind, init_container_kind
 from fracgpu.k8s.pod import Container, decode_pod
+from kube.objects import decode_object
 from simulator.kubelet.device_manager import ContainerKey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimReference:
+    """A claim of its pod that a container names, and which request of it; empty: all of them."""
+
+    name: str
+    request: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerPlan:
-    """One container: its kind, and how much it requests of each device resource."""
+    """One container: its kind, how much it requests of each device resource, and its claims."""
 
     name: str
     init: bool = False
     sidecar: bool = False
     wants: Mapping[str, int] = field(default_factory=dict)
+    claims: tuple[ClaimReference, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubeletPod:
-    """One pod bound to this node."""
+    """One pod bound to this node; *claims* are the names of its claims by its own names."""
 
     uid: str
     namespace: str
     name: str
     containers: tuple[ContainerPlan, ...]
     annotations: Mapping[str, str] = field(default_factory=dict)
+    claims: Mapping[str, str] = field(default_factory=dict)
     ended: bool = False
     terminating: bool = False
 
@@ -61,6 +72,11 @@ def read_kubelet_pod(body: bytes) -> KubeletPod:
         ValueError: it is not a pod.
     """
     pod = decode_pod(body)
+    spec = decode_object(body)["spec"]
+    references = {
+        container["name"]: _references(container)
+        for container in (*(spec.get("initContainers") or ()), *(spec.get("containers") or ()))
+    }
     kinds = [
         (init_container_kind(container.restart_policy), container)
         for container in pod.spec.init_containers or ()
@@ -76,12 +92,25 @@ def read_kubelet_pod(body: bytes) -> KubeletPod:
                 init=kind is ContainerKind.INIT,
                 sidecar=kind is ContainerKind.SIDECAR,
                 wants=_wants(container),
+                claims=references[container.name],
             )
             for kind, container in kinds
         ),
         annotations=pod.metadata.annotations or {},
+        claims={
+            claim["name"]: claim["resourceClaimName"]
+            for claim in spec.get("resourceClaims") or ()
+            if claim.get("resourceClaimName")
+        },
         ended=not pod.live,
         terminating=pod.metadata.deletion_timestamp is not None,
+    )
+
+
+def _references(container: Mapping[str, Any]) -> tuple[ClaimReference, ...]:
+    return tuple(
+        ClaimReference(name=claim["name"], request=claim.get("request", ""))
+        for claim in (container.get("resources") or {}).get("claims") or ()
     )
 
 

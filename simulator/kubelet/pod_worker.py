@@ -12,6 +12,7 @@ from kube.errors import Conflict, KubeError, NotFound
 from kube.events import EventLevel, EventRecorder, Regarding
 from kube.kinds import PODS
 from process.clock import Clock
+from simulator.kubelet.claim_manager import ClaimError, ClaimManager
 from simulator.kubelet.container_runtime import (
     ContainerLoad,
     ContainerRuntime,
@@ -40,6 +41,7 @@ class PodTiming:
         init_run_s: how long an init container runs.
         grace_s: how long containers take to stop.
         backoff_s: first pause after a failed start; it doubles up to *longest_backoff_s*.
+        prepare_again_s: pause after claims could not be prepared.
     """
 
     start_delay_s: float = 1.0
@@ -47,6 +49,7 @@ class PodTiming:
     grace_s: float = 0.5
     backoff_s: float = 1.0
     longest_backoff_s: float = 10.0
+    prepare_again_s: float = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +60,7 @@ class WorkerParts:
     clock: Clock
     events: EventRecorder
     devices: DeviceManager
+    claims: ClaimManager
     runtime: ContainerRuntime
     timing: PodTiming
     node: str
@@ -107,6 +111,7 @@ class PodWorker:
                 await self._parts.clock.sleep(self._parts.timing.grace_s)
         finally:
             self._stop_containers()
+        await self._parts.claims.unprepare(self.pod.uid)
         await self._let_go()
 
     async def restart(self, container: str) -> None:
@@ -121,6 +126,7 @@ class PodWorker:
         if not await self._admit():
             return
         await self._report("Pending")
+        await self._prepare()
         for plan in self.pod.containers:
             if plan.init:
                 await self._start(plan.name)
@@ -145,6 +151,7 @@ class PodWorker:
             self._states[plan.name] = {"terminated": {"exitCode": 0, "reason": "Completed"}}
         self.ended = True
         self._parts.devices.retire(self.pod.uid)
+        await self._parts.claims.unprepare(self.pod.uid)
         await self._report(phase, reason=reason, message=message)
 
     # -- admission -----------------------------------------------------------------------------
@@ -174,6 +181,19 @@ class PodWorker:
             await self._end("Failed", reason=reason, message=str(error))
             return False
         return True
+
+    async def _prepare(self) -> None:
+        """Have the pod's claims prepared, however often it takes."""
+        while True:
+            try:
+                await self._parts.claims.prepare(self.pod)
+            except ClaimError as error:
+                log.warning("claims_not_prepared", pod=self.pod.name, reason=str(error))
+                note = f"Failed to prepare dynamic resources: {error}"
+                await self._event(EventLevel.WARNING, "FailedPrepareDynamicResources", note)
+                await self._parts.clock.sleep(self._parts.timing.prepare_again_s)
+            else:
+                return
 
     # -- containers ----------------------------------------------------------------------------
 
@@ -211,6 +231,8 @@ class PodWorker:
             await self._parts.devices.pre_start(grant)
         env = {key: value for grant in grants for key, value in grant.env.items()}
         cdi_devices = [name for grant in grants for name in grant.cdi_devices]
+        for _claim, devices in self._parts.claims.of(self.pod, container):
+            cdi_devices += (name for device in devices for name in device.cdi_devices)
         return await self._parts.runtime.create(self.pod.sandbox, container, cdi_devices, env=env)
 
     async def _refused(self, container: str, reason: str, text: str) -> None:
@@ -224,7 +246,7 @@ class PodWorker:
         if not cards:
             return None
         first = next(
-            container.name for container in self.pod.containers if container.name in self._grants
+            plan.name for plan in self.pod.containers if plan.claims or plan.name in self._grants
         )
         notes = self.pod.annotations
         busy_ratio = number(notes.get(BUSY_KEY)) if container == first else None

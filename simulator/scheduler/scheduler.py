@@ -1,13 +1,14 @@
-"""Stands in for kube-scheduler: one profile, one extender, and an ordinary client of the API.
+"""Stands in for kube-scheduler: one profile, one extender or none, an ordinary client of the API.
 
-It filters nodes as kube-scheduler's plugins do, calls the extender with the same JSON, and writes
-the same Events and conditions; it neither preempts nor scores by itself.
+It filters nodes as kube-scheduler's plugins do, allocates claims, calls the extender with the same
+JSON, and writes the same Events and conditions; it neither preempts nor scores by itself.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -22,13 +23,18 @@ from kube.informer import Change, ChangeType, Informer
 from kube.kinds import NODES, PODS
 from process.clock import Clock, wait_at_most
 from simulator.objects import Json, decode, format_time
+from simulator.scheduler.allocator import NoSuchClassError
+from simulator.scheduler.claims import ClaimsChangedError, PodClaims, allocated_on
 from simulator.scheduler.extender_client import ExtenderClient, ExtenderError
 from simulator.scheduler.filters import NodeUsage, constraints_of, misfits, usage_of
 from simulator.scheduler.scheduling_queue import SchedulingQueue
+from simulator.scheduler.selectors import CelError
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from simulator.scheduler.allocator import Devices
 
 log = structlog.get_logger()
 
@@ -46,7 +52,7 @@ class KubeScheduler:
         client: of any API server.
         clock: for backoffs and Events.
         extender_url: of ``/filter``, ``/prioritize`` and ``/bind``; called for pods that request
-            gpu-mem.
+            gpu-mem. None: the configuration names no extender.
         tls: for an extender with ``https``.
         server_name: the name in the extender's certificate, if it is not that of its URL.
         scheduler_name: the profile; pods of others are ignored.
@@ -57,15 +63,17 @@ class KubeScheduler:
         client: KubeClient,
         clock: Clock,
         *,
-        extender_url: str,
+        extender_url: str | None,
         tls: ssl.SSLContext | None = None,
         server_name: str | None = None,
         scheduler_name: str = names.SCHEDULER_NAME,
     ) -> None:
         self._client = client
         self._clock = clock
-        self._open_extender = partial(
-            ExtenderClient.open, extender_url, tls=tls, server_name=server_name
+        self._open_extender = (
+            nullcontext
+            if extender_url is None
+            else partial(ExtenderClient.open, extender_url, tls=tls, server_name=server_name)
         )
         self._name = scheduler_name
         self._queue = SchedulingQueue()
@@ -73,6 +81,7 @@ class KubeScheduler:
         self._assumed: dict[str, str] = {}
         self._noted: dict[str, str] = {}
         self._changed = asyncio.Event()
+        self._claims = PodClaims(client, clock, self._claims_changed)
         self._events = EventRecorder(client, scheduler_name, clock)
         self._node_informer = Informer(client, NODES, decode=decode, on_change=self._node_changed)
         self._pod_informer = Informer(
@@ -87,6 +96,8 @@ class KubeScheduler:
         ):
             group.create_task(self._node_informer.run(), name="kube-scheduler nodes")
             group.create_task(self._pod_informer.run(), name="kube-scheduler pods")
+            group.create_task(self._claims.run(), name="kube-scheduler claims")
+            await self._claims.wait_synced()
             await self._node_informer.wait_synced()
             await self._pod_informer.wait_synced()
             while True:
@@ -118,11 +129,23 @@ class KubeScheduler:
             if pod["spec"].get("nodeName"):
                 self._assumed.pop(uid, None)
                 self._noted.pop(uid, None)
-            if self._is_pending(pod) and uid not in self._assumed:
-                self._queue.add(uid, priority=pod["spec"].get("priority") or 0)
-            else:
-                self._queue.remove(uid)
+            self._enqueue(pod)
         self._note_event()
+
+    def _claims_changed(self) -> None:
+        for pod in self._pods.values():
+            if pod["spec"].get("resourceClaims"):
+                self._enqueue(pod)
+        self._note_event()
+
+    def _enqueue(self, pod: Json) -> None:
+        """Put a pod into the queue if it may be tried (PreEnqueue), and else out of it."""
+        uid = pod["metadata"]["uid"]
+        ready = self._is_pending(pod) and self._claims.of(pod) is not None
+        if ready and uid not in self._assumed:
+            self._queue.add(uid, priority=pod["spec"].get("priority") or 0)
+        else:
+            self._queue.remove(uid)
 
     def _note_event(self) -> None:
         self._queue.event()
@@ -148,7 +171,7 @@ class KubeScheduler:
 
     # -- one attempt ---------------------------------------------------------------------------
 
-    async def _attempt(self, pod: Json, extender: ExtenderClient) -> None:
+    async def _attempt(self, pod: Json, extender: ExtenderClient | None) -> None:
         uid: str = pod["metadata"]["uid"]
         as_of = self._queue.event_count
         try:
@@ -157,7 +180,7 @@ class KubeScheduler:
         except Unschedulable as why:
             self._queue.refused(uid, now_s=self._clock.monotonic(), as_of=as_of)
             await self._note(pod, reason="Unschedulable", message=str(why))
-        except (ExtenderError, KubeError) as error:
+        except (ExtenderError, KubeError, CelError, ClaimsChangedError) as error:
             self._assumed.pop(uid, None)
             self._queue.erred(uid, now_s=self._clock.monotonic())
             await self._note(pod, reason="SchedulerError", message=str(error))
@@ -168,24 +191,25 @@ class KubeScheduler:
             note = f"Successfully assigned {key} to {node}"
             await self._events.emit(_regarding(pod), reason="Scheduled", note=note)
 
-    async def _choose(self, pod: Json, extender: ExtenderClient) -> str:
+    async def _choose(self, pod: Json, extender: ExtenderClient | None) -> str:
         refused: dict[str, tuple[str, ...]] = {}
         fitting: list[str] = []
         constraints = constraints_of(pod)
+        claims, devices = self._claims.of(pod) or (), self._claims.devices()
         for room in self._rooms():
-            reasons = misfits(constraints, room)
+            reasons = misfits(constraints, room) or _without_devices(claims, room.name, devices)
             if reasons:
                 refused[room.name] = reasons
             else:
                 fitting.append(room.name)
         total = len(refused) + len(fitting)
-        if fitting and _wants_extender(pod):
+        if fitting and extender is not None and _wants_extender(pod):
             answer = await extender.filter(pod, fitting)
             refused |= {name: (why,) for name, why in answer.refused.items()}
             fitting = list(answer.passed)
         if not fitting:
             raise Unschedulable(fit_error(refused, total=total))
-        if len(fitting) == 1 or not _wants_extender(pod):
+        if len(fitting) == 1 or extender is None or not _wants_extender(pod):
             return fitting[0]
         scores: Mapping[str, int] = {}
         try:
@@ -194,11 +218,12 @@ class KubeScheduler:
             log.warning("prioritize_failed", error=str(error))
         return max(fitting, key=lambda name: scores.get(name, 0))  # among equals, the first by name
 
-    async def _bind(self, pod: Json, node: str, extender: ExtenderClient) -> None:
+    async def _bind(self, pod: Json, node: str, extender: ExtenderClient | None) -> None:
         meta = pod["metadata"]
         # The pod is assumed on its node until the informer confirms it.
         self._assumed[meta["uid"]] = node
-        if _wants_extender(pod):
+        await self._claims.reserve(pod, node)
+        if extender is not None and _wants_extender(pod):
             await extender.bind(pod, node)
             return
         target = {"apiVersion": "v1", "kind": "Node", "name": node}
@@ -245,6 +270,15 @@ def fit_error(refused: Mapping[str, tuple[str, ...]], *, total: int) -> str:
         return "no nodes available to schedule pods"
     parts = sorted(f"{count} {reason}" for reason, count in counted.items())
     return f"0/{total} nodes are available: {', '.join(parts)}."
+
+
+def _without_devices(claims: Sequence[Json], node: str, devices: Devices) -> tuple[str, ...]:
+    """Return why a pod's claims cannot be allocated on a node; empty if they can."""
+    try:
+        fit = allocated_on(claims, node, devices) is not None
+    except NoSuchClassError as error:
+        return (str(error),)
+    return () if fit else ("cannot allocate all claims",)
 
 
 def _wants_extender(pod: Json) -> bool:

@@ -376,9 +376,8 @@ class ReplayedWorld:
             policy=self._policy,
         ).relieved
         ending = _ENDINGS[relieved]
-        useless = ending is Ending.USELESS
-        self.figures.useless += useless
-        return replace(past, under_way=False, ended_at=now, ending=ending, useless=useless)
+        self.figures.useless += ending is Ending.USELESS
+        return replace(past, under_way=False, ended_at=now, ending=ending)
 
     def _name(self, uuid: CardUuid) -> str:
         card = self._cards[uuid]

@@ -32,12 +32,15 @@ class Cluster:
     mem_free: NDArray[np.int64] = field(init=False)
     card_free: NDArray[np.int64] = field(init=False)
     gpu_free: NDArray[np.int64] = field(init=False)
+    cpu_cap: NDArray[np.int64] = field(init=False)
+    mem_cap: NDArray[np.int64] = field(init=False)
 
     def __post_init__(self) -> None:
         self.model = np.arange(self.n) % 2
         self.cards = np.full(self.n, 2)
         self.cpu_free = np.full(self.n, 16_000)
         self.mem_free = np.full(self.n, 100_000)
+        self.cpu_cap, self.mem_cap = self.cpu_free.copy(), self.mem_free.copy()
         self.card_free = np.zeros((self.n, 8), np.int64)
         self.card_free[:, :2] = CARD_MILLI
         self.gpu_free = self.card_free.sum(1)

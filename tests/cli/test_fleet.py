@@ -24,7 +24,13 @@ def test_a_card_row_says_what_is_held_free_and_by_whom() -> None:
 
     (card,) = fleet_json(fleet)["nodes"][0]["cards"]
     assert card["slices"] == [
-        {"pod": "default/chat", "mib": 9_000, "cores": 25, "terminating": True}
+        {
+            "pod": "default/chat",
+            "mib": 9_000,
+            "cores": 25,
+            "terminating": True,
+            "limitMib": 9_000,
+        }
     ]
     assert (card["heldMib"], card["freeMib"], card["foreignMib"]) == (9_000, 14_500, 500)
     assert (card["heat"], card["trouble"], card["until"]) == (0.75, "", None)

@@ -1,9 +1,11 @@
+from fractions import Fraction
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from component.config_keys import KEYS, read_strategy, refuse_unknown_keys
-from component.placement_config import parse_strategy
+from component.placement_config import parse_overcommit, parse_strategy
 from fracgpu.request.need import DEFAULT_STRATEGY, Strategy
 
 
@@ -18,7 +20,7 @@ def test_every_unknown_key_is_named_with_what_was_probably_meant() -> None:
 
     assert str(refused.value) == (
         "colour is not a key here; rebalance is not a key here; did you mean rebalancer?; "
-        "want only admission, placement, pools, rebalancer"
+        "want only admission, placement, pools, rebalancer, wiring"
     )
 
 
@@ -41,7 +43,10 @@ def test_what_is_not_said_is_the_default_and_what_names_none_is_refused() -> Non
         ({"strategy": 3}, "strategy is 3; want one of"),
         ({"strategy": None}, "strategy is None; want one of"),
         ({"stategy": "pack"}, "stategy is not a key here; did you mean strategy"),
-        ({"a": 1, "strategy": "b"}, "a is not a key here; want only strategy; strategy is b"),
+        (
+            {"a": 1, "strategy": "b"},
+            "a is not a key here; want only strategy, overcommit; strategy is b",
+        ),
     ],
 )
 def test_every_mistake_is_named(placement: dict[str, object], reason: str) -> None:
@@ -63,3 +68,19 @@ def test_a_long_value_is_neither_compared_nor_repeated_whole() -> None:
         read_strategy({"strategy": "p" * 100_000})
 
     assert len(str(refused.value)) < 200
+
+
+@pytest.mark.parametrize(
+    ("text", "times"),
+    [("", 1), ("strategy: pack", 1), ("overcommit: 1.1", Fraction(11, 10)), ("overcommit: 10", 10)],
+)
+def test_how_far_limits_may_exceed_a_card(text: str, times: int | Fraction) -> None:
+    assert parse_overcommit(text) == times
+    parse_strategy(text)
+
+
+@pytest.mark.parametrize("value", ["0.9", "11", "true", "'2'", ".nan", ".inf", "[2]", "null"])
+def test_what_is_no_overcommitment_is_refused_by_all_who_read_the_key(value: str) -> None:
+    for parse in (parse_overcommit, parse_strategy):
+        with pytest.raises(ValueError, match="overcommit is"):
+            parse(f"overcommit: {value}")

@@ -15,6 +15,9 @@ PDBS = "/apis/policy/v1/namespaces/NS/poddisruptionbudgets"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/NS/leases"
 DEPLOYMENTS = "/apis/apps/v1/namespaces/NS/deployments"
 NODES = "/api/v1/nodes"
+DEVICE_CLAIMS = "/apis/resource.k8s.io/v1/namespaces/NS/resourceclaims"
+SLICES = "/apis/resource.k8s.io/v1/resourceslices"
+CLASSES = "/apis/resource.k8s.io/v1/deviceclasses"
 CLUSTER_ROLES = "/apis/rbac.authorization.k8s.io/v1/clusterroles"
 WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
 READ_PODS = {"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}
@@ -504,6 +507,102 @@ SUBRESOURCES = [
 ]
 
 
+def a_request(name: str = "main", **exactly: Any) -> Json:
+    return {"name": name, "exactly": {"deviceClassName": "side-by-side", **exactly}}
+
+
+def a_claim(*requests: Json, name: str = "c", **meta: Any) -> Json:
+    return {"metadata": {"name": name, **meta}, "spec": {"devices": {"requests": [*requests]}}}
+
+
+def a_slice(*devices: Json, **spec: Any) -> Json:
+    pool = {"name": "n1", "generation": 1, "resourceSliceCount": 1}
+    made = {"driver": "example.org", "nodeName": "n1", "pool": pool, "devices": [*devices]}
+    return {"metadata": {"name": "side-by-side"}, "spec": {**made, **spec}}
+
+
+def a_device(name: str, memory: str = "8000Mi", **policy: Any) -> Json:
+    policy = policy or {"default": memory, "validRange": {"min": "1Mi", "step": "1Mi"}}
+    return {
+        "name": name,
+        "allowMultipleAllocations": True,
+        "attributes": {"uuid": {"string": name.upper()}},
+        "capacity": {"memory": {"value": memory, "requestPolicy": policy}},
+    }
+
+
+def claiming(references: list[Json], *claims: Json) -> Json:
+    container = {"name": "main", "image": "x:1", "resources": {"claims": references}}
+    return a_pod("q", containers=[container], resourceClaims=[*claims])
+
+
+CARD: Json = {"request": "main", "driver": "example.org", "pool": "n1", "device": "card"}
+CARD |= {"consumedCapacity": {"memory": "2048Mi"}}
+ALLOCATED = {"allocation": {"devices": {"results": [CARD]}}}
+OTHERWISE = {"allocation": {"devices": {"results": [{**CARD, "device": "other"}]}}}
+RESERVED = {"reservedFor": [{"resource": "pods", "name": "p", "uid": "u"}]}
+PROTECTED = {"metadata": {"finalizers": ["resource.kubernetes.io/delete-protection"]}}
+CLAIM_BY_NAME = {"name": "f", "resourceClaimName": "c"}
+DEVICES = [
+    Ask("POST", CLASSES, {"metadata": {"name": "side-by-side"}, "spec": {}}),
+    Ask("DELETE", f"{CLASSES}/side-by-side"),
+    Ask("POST", SLICES, a_slice(a_device("card"), a_device("other", "8192Mi"))),
+    Ask("GET", f"{SLICES}?fieldSelector=spec.nodeName%3Dn2%2Cspec.driver%3Dexample.org"),
+    Ask("GET", f"{SLICES}?fieldSelector=spec.pool%3Dn1", words=False),
+    *(
+        Ask("PATCH", f"{SLICES}/side-by-side", {"spec": change}, MERGE)
+        for change in (
+            {"nodeName": "n2"},
+            {"driver": "example.com"},
+            {"pool": {"name": "n2"}},
+            {"pool": {"generation": 2}, "devices": [a_device("card")]},
+        )
+    ),
+    Ask("DELETE", f"{SLICES}/side-by-side"),
+    Ask("POST", SLICES, a_slice(a_device("Card_1"), a_device("card"), a_device("card"))),
+    Ask("POST", SLICES, a_slice(pool={}, nodeName=None)),
+    Ask("POST", SLICES, a_slice(a_device("card", "0")), words=False),
+    Ask("POST", SLICES, a_slice(a_device("card", default="0", validRange={"min": "1Mi"}))),
+    Ask("POST", DEVICE_CLAIMS, a_claim(a_request(capacity={"requests": {"memory": "8192Mi"}}))),
+    Ask("PUT", f"{DEVICE_CLAIMS}/c", a_claim(a_request(count=2)), words=False),
+    Ask(
+        "PATCH",
+        f"{DEVICE_CLAIMS}/c",
+        {"spec": {"devices": {"requests": [a_request()]}}},
+        MERGE,
+        False,
+    ),
+    Ask("PATCH", f"{DEVICE_CLAIMS}/c/status", {"status": RESERVED}, MERGE),
+    Ask("PATCH", f"{DEVICE_CLAIMS}/c/status", {"status": {**ALLOCATED, **RESERVED}}, MERGE),
+    Ask("PATCH", f"{DEVICE_CLAIMS}/c/status", {"status": OTHERWISE}, MERGE, words=False),
+    Ask("PATCH", f"{DEVICE_CLAIMS}/c", PROTECTED, MERGE),
+    Ask("PATCH", f"{DEVICE_CLAIMS}/c", {"status": {"allocation": None}}, MERGE),
+    Ask("DELETE", f"{DEVICE_CLAIMS}/c", {"preconditions": {"uid": "other"}}),
+    Ask("DELETE", f"{DEVICE_CLAIMS}/c", {"preconditions": {"resourceVersion": "1"}}, words=False),
+    Ask("DELETE", f"{DEVICE_CLAIMS}/c"),
+    Ask("PATCH", f"{DEVICE_CLAIMS}/c/status", {"status": {"allocation": None}}, MERGE),
+    Ask("PATCH", f"{DEVICE_CLAIMS}/c/status", {"status": None}, MERGE),
+    Ask("PATCH", f"{DEVICE_CLAIMS}/c", {"metadata": {"finalizers": None}}, MERGE),
+    Ask("GET", f"{DEVICE_CLAIMS}/c"),
+    Ask("POST", DEVICE_CLAIMS, a_claim(a_request(), name="gone")),
+    Ask("DELETE", f"{DEVICE_CLAIMS}/gone"),
+    Ask("POST", DEVICE_CLAIMS, a_claim({"name": "A_b"})),
+    Ask("POST", DEVICE_CLAIMS, a_claim({"name": "a", "exactly": {}})),
+    Ask("POST", DEVICE_CLAIMS, a_claim(a_request(), a_request(), a_request("b", count=-1))),
+    Ask("POST", DEVICE_CLAIMS, a_claim(*(a_request(f"r{n}") for n in range(33)))),
+    Ask("POST", DEVICE_CLAIMS, a_claim(a_request(), name="Bad_Name")),
+    Ask("POST", PODS, claiming([{"name": "f", "request": "main"}], CLAIM_BY_NAME)),
+    Ask("POST", PODS, claiming([{"name": "f"}, {"name": "f"}], CLAIM_BY_NAME, CLAIM_BY_NAME)),
+    Ask("POST", PODS, claiming([{"name": "g"}], CLAIM_BY_NAME)),
+    Ask("POST", PODS, claiming([{"name": "g"}], {"name": "f"}), words=False),
+    Ask(
+        "POST",
+        PODS,
+        claiming([], {**CLAIM_BY_NAME, "resourceClaimTemplateName": "t"}),
+        words=False,
+    ),
+    Ask("POST", PODS, claiming([], {"name": "f", "resourceClaimName": "A_"})),
+]
 ASKS: Final = {
     "writes-and-reads": WRITES_AND_READS,
     "routes": ROUTES,
@@ -514,4 +613,5 @@ ASKS: Final = {
     "binding-and-eviction": BINDING_AND_EVICTION,
     "registry": REGISTRY,
     "subresources": SUBRESOURCES,
+    "devices": DEVICES,
 }

@@ -33,6 +33,7 @@ WITH_NAMESPACE: Final = {"namespace": {"create": True}}
 # What an overlay changes, said in values.
 SAME: Final[Mapping[str, Json]] = {
     "deploy": {},
+    "overlays/claims": {"wiring": "claims"},
     "overlays/cert-manager": {"certificates": {"mode": "cert-manager"}},
     "overlays/cluster-scheduler": {"scheduler": {"mode": "cluster"}},
     "overlays/cluster-scheduler/prepare": {"scheduler": {"mode": "prepare"}},
@@ -487,13 +488,57 @@ def test_every_template_is_rendered_by_some_values() -> None:
 
     rendered_from = {
         source
-        for values in (everything(), {})
+        for values in (everything(), {}, {"wiring": "claims"})
         for source in re.findall(
             "^# Source: fracgpu/templates/(.*)$", template(values).out, re.MULTILINE
         )
     }
 
     assert rendered_from == templates
+
+
+def test_the_claims_wiring_has_no_scheduler_of_ours_and_no_right_to_place_a_pod() -> None:
+    objects = rendered({"wiring": "claims"})
+
+    (scheduler,) = [
+        one
+        for one in objects
+        if one["kind"] == "Deployment" and "scheduler" in one["metadata"]["name"]
+    ]
+    assert [one["name"] for one in scheduler["spec"]["template"]["spec"]["containers"]] == [
+        "extender"
+    ]
+    rules = [rule for one in objects if "Role" in one["kind"] for rule in one.get("rules") or []]
+    assert not {
+        (resource, verb)
+        for rule in rules
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+        if resource.startswith(("pods/", "resourceclaims/"))
+        or (resource == "pods" and verb == "create")
+    }
+    assert not [
+        one
+        for one in objects
+        if "rebalancer" in one["metadata"]["name"] and "spec" in one and one["kind"] == "Deployment"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("values", "version", "reason"),
+    [
+        ({}, "1.35.4", "wiring claims needs Kubernetes 1.36 or later"),
+        ({"scheduler": {"mode": "cluster"}}, "1.36.2", "scheduler.mode is cluster with wiring"),
+        ({"wiring": "both"}, "1.36.2", "wiring"),
+    ],
+)
+def test_where_claims_cannot_work_the_chart_says_why(
+    values: Json, version: str, reason: str
+) -> None:
+    done = template({"wiring": "claims", **values}, version=version)
+
+    assert not done.ok
+    assert reason in done.error
 
 
 def test_every_object_has_the_standard_labels() -> None:

@@ -61,6 +61,7 @@ class Rig:
         self.mps = root / "mps"
         for folder in ("GPU-a", "shm"):
             (self.mps / folder / "pipe").mkdir(parents=True)
+        self.withdrawn = 0
         self.programs = root / "bin"
         self.programs.mkdir()
         (self.programs / "fracgpu-verify").touch()
@@ -72,7 +73,11 @@ class Rig:
             specs=self.specs,
             programs=self.programs,
             folders=(self.mps, root / "none"),
+            withdraw=self._withdraw,
         )
+
+    async def _withdraw(self) -> None:
+        self.withdrawn += 1
 
     def left(self) -> tuple[set[str], set[str]]:
         return set(self.specs.names()), {path.name for path in self.mps.iterdir()}
@@ -97,6 +102,7 @@ async def test_a_node_that_shares_no_more_loses_marks_and_files(tmp_path: Path) 
             {"status": {"conditions": [{"type": names.SHARING_CONDITION, "$patch": "delete"}]}},
         ]
         assert rig.left() == (set(), {"shm"})
+        assert rig.withdrawn == 1
         assert not rig.programs.exists()
         assert (tmp_path / place / "cdi" / "nvidia.json").exists()
         ((reason, note),) = node.events
@@ -110,7 +116,7 @@ async def test_a_restart_takes_nothing_back(tmp_path: Path) -> None:
 
     await rig.cleanup.run()
 
-    assert node.writes == []
+    assert (node.writes, rig.withdrawn) == ([], 0)
     assert rig.left() == ({S1, SHARED}, {"GPU-a", "shm"})
     assert list(rig.programs.iterdir()) == [rig.programs / "fracgpu-verify"]
 

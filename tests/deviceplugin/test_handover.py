@@ -8,15 +8,17 @@ from dataclasses import dataclass, replace
 import pytest
 from prometheus_client import CollectorRegistry
 
-from deviceplugin.handover import Handover
+from deviceplugin.handover import ClaimsHandover, Handover
 from deviceplugin.metrics import DevicePluginMetrics
 from deviceplugin.node.node_status import NodeStatusUpdater
 from fracgpu import names
 from fracgpu.state.pod_info import PodInfo
 from tests.deviceplugin.builders import NODE, FakeCards, a_card, a_pod, a_tracker
+from tests.deviceplugin.dra.test_server import a_rig as a_plugin
 from tests.deviceplugin.kubelet.test_registration import Rig, a_rig, a_stream
 from tests.deviceplugin.node.test_capacity import FakeNode
 from tests.fakes.clock import NOON
+from tests.support.node import short_folder
 from tests.support.waiting import until, until_true
 
 SETTLE_S = 3.0
@@ -198,3 +200,33 @@ async def a_rig_beside(there: Parts) -> AsyncIterator[Handover]:
         yield second
     finally:
         second.release()
+
+
+async def test_with_claims_the_next_agent_serves_at_once_and_acts_after_the_first_one() -> None:
+    with short_folder() as root:
+        first, following = a_plugin(root), a_plugin(root)
+        one, other = (
+            ClaimsHandover(rig.server, clock=rig.clock, on_wait=lambda: None)
+            for rig in (first, following)
+        )
+        async with asyncio.TaskGroup() as group:
+            running = [group.create_task(one.run(), name="one")]
+            await one.start()
+            await until_true(lambda: one.acts, what="the first one acts")
+            running.append(group.create_task(other.run(), name="other"))
+            await other.start()
+            await following.clock.wait_for_sleepers(1)
+
+            assert len(first.registered()) == 2
+            assert not other.acts
+
+            await one.stop(0)
+            assert len(first.registered()) == 1
+            one.release()
+            await following.clock.advance(0.1)
+            await until_true(lambda: other.acts, what="the next one acts")
+
+            for task in running:
+                task.cancel()
+        await other.stop(0)
+        other.release()

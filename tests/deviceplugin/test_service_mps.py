@@ -2,16 +2,32 @@
 
 import asyncio
 import tempfile
-from collections.abc import Awaitable
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
+
+from deviceplugin.cards.interface import CardList, CardsUnavailableError
 from deviceplugin.container.mps import ANSWERED
+from deviceplugin.container.mps_daemons import MpsDaemons, SurveyBesideDaemons
 from deviceplugin.service import build
 from deviceplugin.settings import DevicePluginSettings
+from fracgpu.cards.card import CardUuid
+from process.clock import SystemClock
+from process.lifecycle import EndProcess
 from process.settings import load
-from tests.deviceplugin.builders import FakeCards, a_card
+from tests.deviceplugin.builders import FakeCards, a_card, a_tracker
 from tests.support.mps import answering
-from tests.support.nvml import MPS_CONTROL, a_program
+from tests.support.nvml import (
+    MPS_CONTROL,
+    ProcessEnds,
+    Standin,
+    Unavailable,
+    a_program,
+    a_standin,
+)
+from tests.support.nvml import build as build_standin
 from tests.support.waiting import until_true
 
 
@@ -43,3 +59,84 @@ async def test_it_is_ready_once_the_daemon_of_each_card_answers() -> None:
 
         assert not list((folder / "mps").glob(f"*/{ANSWERED}"))
         assert cards.closed
+
+
+class StandinCards(FakeCards):
+    """The cards of a stand-in for NVIDIA's library, which may hang."""
+
+    def __init__(self, standin: Standin) -> None:
+        super().__init__(a_card(standin.uuid(0)), a_card(standin.uuid(1), index=1))
+        self._standin = standin
+        self.ends = 0
+
+    async def list_cards(self) -> CardList:
+        try:
+            await self._standin.list_cards()
+        except Unavailable as error:
+            raise CardsUnavailableError(str(error)) from error
+        except ProcessEnds as error:
+            self.ends += 1
+            raise EndProcess(str(error)) from error
+        return await super().list_cards()
+
+
+@asynccontextmanager
+async def hanging(folder: Path) -> AsyncIterator[tuple[Standin, StandinCards]]:
+    library = build_standin(folder / "library")
+    async with a_standin(folder, library=library, timeout_s=0.3) as standin:
+        yield standin, StandinCards(standin)
+
+
+def started(folder: Path) -> list[str]:
+    """Return what each daemon wrote of its starts."""
+    return [log.read_text() for log in sorted(folder.glob("*/log/control.log"))]
+
+
+async def test_while_nvml_hangs_the_daemons_stay_as_long_as_they_answer(tmp_path: Path) -> None:
+    async with hanging(tmp_path) as (standin, cards):
+        with tempfile.TemporaryDirectory(prefix="fg-") as name:
+            folder = Path(name)
+            tracker = a_tracker(cards, SystemClock(), period_s=0.05)
+            daemons = MpsDaemons(
+                folder,
+                cards=lambda: [each.uuid for each in tracker.inventory.cards],
+                program=str(a_program(folder, MPS_CONTROL)),
+                clock=SystemClock(),
+            )
+            survey = SurveyBesideDaemons(tracker, daemons, SystemClock(), period_s=0.05)
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(_run(part())) for part in (survey.run, daemons.run)]
+                for uuid in (standin.uuid(0), standin.uuid(1)):
+                    await answering(folder, CardUuid(uuid))
+                await until_true(lambda: daemons.serve, what="a daemon answers", limit_s=60)
+                before = started(folder)
+
+                standin.say({"hang.nvmlDeviceGetCount_v2": 1})
+                await until_true(
+                    lambda: "hangs" in (survey.problem or ""), what="it hangs", limit_s=60
+                )
+                await standin.ask("wait 90")
+                await until_true(lambda: cards.ends >= 2, what="it would end twice", limit_s=60)
+                assert started(folder) == before
+                assert len(before) == 2
+
+                standin.say({"hang.nvmlDeviceGetCount_v2": None})
+                await until_true(lambda: survey.problem is None, what="it goes on", limit_s=60)
+                for task in tasks:
+                    task.cancel()
+
+
+async def test_where_no_daemon_answers_the_process_ends_and_another_calls_the_library(
+    tmp_path: Path,
+) -> None:
+    async with hanging(tmp_path) as (standin, cards):
+        tracker = a_tracker(cards, SystemClock(), period_s=0.05)
+        daemons = MpsDaemons(tmp_path, cards=list, program="none", clock=SystemClock())
+        survey = SurveyBesideDaemons(tracker, daemons, SystemClock(), period_s=0.05)
+        standin.say({"hang.nvmlDeviceGetCount_v2": 1})
+        await tracker.refresh()
+        await standin.ask("wait 90")
+
+        with pytest.raises(EndProcess, match="has not answered for 90 s"):
+            async with asyncio.timeout(60):
+                await survey.run()

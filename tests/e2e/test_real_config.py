@@ -26,7 +26,7 @@ REFUSALS = {
     "webhook": {
         f"key admission {IN_USE}: voidOther is not a key here; did you mean voidOthers?",
         "placment is not a key here; did you mean placement?; "
-        "want only admission, placement, pools, rebalancer",
+        "want only admission, placement, pools, rebalancer, wiring",
     },
     "scheduler": {
         f"key placement {IN_USE}: stategy is not a key here; did you mean strategy?; "

@@ -10,9 +10,10 @@ from typing import Final
 
 import pytest
 
-from fracgpu.cards.annotations import write_cordons
+from fracgpu.cards.annotations import write_cordons, write_used
 from fracgpu.cards.card import CardUuid, Cordon
 from fracgpu.state.move_object import MovePhase
+from fracgpu.units import Mib
 from process.clock import SystemClock
 from simulator.envtest.ports import free_ports
 from tests.support.chromium import Tab, find_chromium, open_tab
@@ -235,6 +236,39 @@ async def test_what_would_help_a_pod_that_waits_is_shown_first(chromium: str) ->
 
     assert shown.index("What would help") < shown.index("Why, on the nodes nearest to a fit")
     assert "it fits on gpu-2" in shown
+
+
+async def test_the_slices_of_a_card_say_what_is_guaranteed_may_be_used_and_is_used(
+    chromium: str,
+) -> None:
+    cluster = a_cluster()
+    used = {"uid-train-0": Mib(13_000), "uid-bursts": Mib(6144), "uid-calm": Mib(2048)}
+    cluster.node("gpu-1", used=write_used({CardUuid("GPU-gpu-1-0"): used}))
+    cluster.pod("bursts", on="gpu-1", mib=4096, most_mib=8192)
+    cluster.pod("calm", on="gpu-1", mib=3072, most_mib=6144)
+    cluster.pod("new", on="gpu-1", mib=1024)
+    rows = (
+        "[...document.querySelectorAll('#details table tr')]"
+        ".map(row => [...row.cells].map(cell => cell.innerText))"
+    )
+    async with serving(cluster) as page, looking_at(page, chromium, "#card=GPU-gpu-1-0") as tab:
+        await tab.wait_for(f"{rows}.length === 5")
+        shown = await tab.evaluate(rows)
+        broken = await tab.evaluate(_BROKEN_WORDS)
+        cut = await tab.evaluate(
+            "(({scrollWidth, clientWidth}) => scrollWidth > clientWidth)"
+            "(document.querySelector('#details'))"
+        )
+
+    assert not cut
+    assert [[cell.replace("\u00a0", " ") for cell in row[:3]] for row in shown] == [
+        ["Pod", "Memory", "Used"],
+        ["default/train-0", "11.7 GiB", "12.7 GiB, more than its share"],
+        ["default/bursts", "4 GiB, at most 8 GiB", "6 GiB, 2 GiB borrowed"],
+        ["default/calm", "3 GiB, at most 6 GiB", "2 GiB"],
+        ["default/new", "1 GiB", "not known"],
+    ]
+    assert broken == []
 
 
 async def test_when_the_stream_breaks_it_says_so_and_comes_back_by_itself(chromium: str) -> None:

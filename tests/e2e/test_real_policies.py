@@ -9,6 +9,7 @@ import pytest
 
 from fracgpu import names
 from fracgpu.state.move_object import MovePhase
+from kube.access import connect_to
 from kube.errors import Forbidden
 from kube.kinds import (
     CONFIGMAPS,
@@ -89,6 +90,7 @@ async def test_no_pod_or_template_gets_a_key_of_ours_but_from_us(harness: Harnes
     await check_a_request_is_not_changed_through_the_status(harness)
     await check_a_claim_beside_a_share(harness)
     await check_who_may_resize(harness)
+    await check_whose_pods_may_use_more_than_they_are_guaranteed(harness)
     await check_that_the_api_server_finds_nothing_to_warn_of(harness)
 
 
@@ -133,6 +135,56 @@ async def check_who_may_resize(harness: Harness) -> None:
     await until(allowed, what="the role that may resize")
     for key in (names.RESIZED, names.APPLIED):
         assert key in await refusal(write(key, "{}"))
+
+
+async def let_create(harness: Harness, who: str, group: str, resource: str) -> None:
+    """Let a service account of the namespace default create a resource there."""
+    meta = {"metadata": {"name": f"{who}-{resource}"}}
+    rules = [{"apiGroups": [group], "resources": [resource], "verbs": ["create"]}]
+    role = {"kind": "Role", "name": f"{who}-{resource}", "apiGroup": "rbac.authorization.k8s.io"}
+    subject = {"kind": "ServiceAccount", "name": who, "namespace": "default"}
+    binding = {**meta, "roleRef": role, "subjects": [subject]}
+    await harness.admin.create(ROLES, {**meta, "rules": rules}, namespace="default")
+    await harness.admin.create(ROLE_BINDINGS, binding, namespace="default")
+
+
+async def check_whose_pods_may_use_more_than_they_are_guaranteed(harness: Harness) -> None:
+    """Whoever may create bursts in the namespace, or the pod's account may; nobody else."""
+    admin = harness.admin
+    for name in ("maker", "runs"):
+        await admin.create(SERVICE_ACCOUNTS, {"metadata": {"name": name}}, namespace="default")
+    token = await harness.kubectl("create", "token", "maker", "-n=default")
+    opened = connect_to(harness.api.url, token=token.strip(), ca_file=harness.api.ca_file)
+    maker = await harness.clients.enter_async_context(opened)
+
+    async def answer(key: str, account: str) -> str:
+        pod = a_pod("burst", notes={key: "1"}, serviceAccountName=account)
+        try:
+            await maker.create(PODS, pod, namespace="default", dry_run=True)
+        except Forbidden as error:
+            return str(error)
+        return ""
+
+    await let_create(harness, "maker", "", "pods")
+    for key in (names.MEMORY_LIMIT, names.FRACTION_LIMIT):
+
+        async def refused(key: str = key) -> bool:  # the API server sees the role a moment later
+            return "may create bursts of fracgpu.io" in await answer(key, "runs")
+
+        await until(refused, what="the refusal of a pod with a limit")
+    await let_create(harness, "runs", "fracgpu.io", "bursts")
+
+    async def allowed() -> bool:
+        return not await answer(names.MEMORY_LIMIT, "runs")
+
+    await until(allowed, what="the role of the pod's account")
+    assert "may create bursts" in await answer(names.MEMORY_LIMIT, "maker")
+    await let_create(harness, "maker", "fracgpu.io", "bursts")
+
+    async def any_account() -> bool:
+        return not await answer(names.FRACTION_LIMIT, "maker")
+
+    await until(any_account, what="the role of the pod's creator")
 
 
 async def an_order(harness: Harness) -> dict[str, Any]:

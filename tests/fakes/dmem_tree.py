@@ -71,7 +71,7 @@ class DmemTree:
         used = dict(
             each.split() for each in (file.parent / "dmem.current").read_text().splitlines()
         )[region]
-        if value != "max" and int(value) < int(used):
+        if file.name == "dmem.max" and value != "max" and int(value) < int(used):
             raise OSError(errno.EBUSY, "Device or resource busy", str(file))
         if self.lost:
             self.lost -= 1

@@ -12,6 +12,7 @@ from fracgpu.globs import (
     any_glob_covers,
     any_glob_matches,
     any_glob_overlaps,
+    as_regex,
     is_glob,
 )
 from tests.support.work import Walked, counted_lines
@@ -30,6 +31,14 @@ def test_a_glob_matches_what_fnmatch_matches(glob: str, text: str) -> None:
     assume(not runs_backwards(glob))
 
     assert any_glob_matches(text, (glob,)) is fnmatch.fnmatchcase(text, glob)
+
+
+@given(glob=GLOBS, text=TEXTS)
+def test_the_regular_expression_of_a_glob_matches_what_it_does(glob: str, text: str) -> None:
+    assume("\n" not in text)
+    regex = as_regex(glob).replace(r"\x{10FFFF}", r"\U0010FFFF")  # as Python spells it
+
+    assert bool(re.fullmatch(regex, text)) is any_glob_matches(text, (glob,))
 
 
 @given(globs=st.lists(GLOBS, max_size=5), text=TEXTS)

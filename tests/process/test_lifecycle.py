@@ -217,6 +217,52 @@ async def test_clients_that_cannot_be_opened_end_the_process_with_one(lines: io.
     assert json.loads(lines.getvalue())["reason"] == "no kubeconfig"
 
 
+async def test_a_service_told_to_stop_while_it_opens_closes_what_it_has_opened(
+    lines: io.StringIO,
+) -> None:
+    harness = Harness()
+    telemetry = NotedServer("telemetry", harness.diary)
+
+    @asynccontextmanager
+    async def waiting() -> AsyncIterator[Running]:
+        harness.diary.note("clients open")
+        try:
+            await asyncio.Event().wait()
+            yield Running()
+        finally:
+            harness.diary.note("clients close")
+
+    service = Service(name="waits", open=waiting, gate=harness.gate, telemetry=telemetry)
+    async with asyncio.TaskGroup() as group:
+        run = group.create_task(run_until_stopped(service, harness.clock, stop=harness.stop))
+        await harness.clock.advance(1)
+        harness.stop.set()
+
+    assert run.result() == 0
+    assert harness.diary == [
+        "0 s, not ready: telemetry accepts",
+        "0 s, not ready: clients open",
+        "1 s, not ready: clients close",
+        "1 s, not ready: telemetry stops within 1 s",
+    ]
+
+
+async def test_a_known_end_while_a_service_opens_is_one_line(lines: io.StringIO) -> None:
+    async def read() -> None:
+        raise EndProcess("the wiring is unknown")
+
+    @asynccontextmanager
+    async def refusing() -> AsyncIterator[Running]:
+        await read()
+        yield Running()
+
+    code = await run_until_stopped(Service(name="refuses", open=refusing), VirtualClock())
+
+    assert code == 1
+    said = json.loads(lines.getvalue())
+    assert (said["event"], said["reason"]) == ("process_ended", "the wiring is unknown")
+
+
 class Child:
     """The sample service in a process of its own."""
 

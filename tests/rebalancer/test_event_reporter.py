@@ -143,11 +143,15 @@ async def test_a_return_is_counted_unless_it_takes_a_useless_move_back() -> None
     )
     there = a_move(source=COOL_CARD, target=HOT_CARD, pod_uid="pod-w")
     first = PastMove(
-        move=there, started_at=NOON, under_way=False, useless=True, replacement_uid="pod-x"
+        move=there, started_at=NOON, under_way=False, ending=Ending.USELESS, replacement_uid="pod-x"
     )
 
     counts = []
-    for past in (first, replace(first, useless=False), replace(first, replacement_uid="pod-v")):
+    for past in (
+        first,
+        replace(first, ending=Ending.RELIEVED),
+        replace(first, replacement_uid="pod-v"),
+    ):
         state = a_disruption_state(past=[past])
         await reporter.completed(back, evicted, state, policy=ACTIVE)
         counts.append(registry.get_sample_value("fracgpu_rebalancer_ping_pongs_total"))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from component.wiring import DEFAULT_WIRING, Wiring
 from process.clock import SystemClock
 from simulator.demo.promises import Promise, judge
 from simulator.demo.rig import Rig, RigSettings, open_rig
@@ -29,11 +30,11 @@ DEATHS = {
 
 
 @asynccontextmanager
-async def a_rig() -> AsyncIterator[Rig]:
+async def a_rig(wiring: Wiring = DEFAULT_WIRING) -> AsyncIterator[Rig]:
     # Sockets are in it, so its path must be short.
     with tempfile.TemporaryDirectory(prefix="fg-", dir="/tmp") as folder:
         async with open_rig(
-            RigSettings(nodes=2, cards_per_node=6), Path(folder), SystemClock()
+            RigSettings(nodes=2, cards_per_node=6, wiring=wiring), Path(folder), SystemClock()
         ) as rig:
             yield rig
 
@@ -60,6 +61,28 @@ async def test_the_promises_hold_although_every_role_is_killed_when_it_is_needed
         pids.append(rig.prometheus.pid)
 
     assert [pid for pid in pids if pid is not None and _alive(pid)] == []
+
+
+async def test_with_the_wiring_by_claims_the_promises_hold_although_roles_are_killed() -> None:
+    async with a_rig(Wiring.CLAIMS) as rig:
+        progress = Progress()
+        killed = ("scheduler", "webhook", plugin_name("gpu-node-1"))
+        async with asyncio.TaskGroup() as group:
+            saboteur = group.create_task(_kill_when_pods_wait(rig, progress, killed))
+            promises = await play(rig, progress)
+            saboteur.cancel()
+
+        assert [promise for promise in promises if not promise.held] == []
+        assert min(rig.supervisor.starts(name) for name in killed) >= 2
+        assert "rebalancer" not in rig.supervisor.names()
+
+
+async def _kill_when_pods_wait(rig: Rig, progress: Progress, killed: tuple[str, ...]) -> None:
+    await until_true(
+        lambda: progress.step.startswith("waiting until every pod runs"), what="pods wait"
+    )
+    for name in killed:
+        rig.supervisor.kill(name)
 
 
 async def _bare_pods_run(rig: Rig) -> None:

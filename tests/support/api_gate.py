@@ -68,6 +68,11 @@ def creating(write: Write) -> bool:
     return write.verb == "POST" and write.target.endswith("/moves")
 
 
+def claiming(write: Write) -> bool:
+    """Select the creation of a ResourceClaim."""
+    return write.verb == "POST" and write.target.endswith("/resourceclaims")
+
+
 def entering(phase: MovePhase) -> Trigger:
     """Select the write by which a Move enters a phase."""
 
@@ -129,11 +134,11 @@ class ApiGate:
         url: where the process connects to, in plain HTTP.
     """
 
-    def __init__(self, server: str, *, ca_file: Path) -> None:
+    def __init__(self, server: str, *, ca_file: Path | None) -> None:
         self.writes: list[Write] = []
         self.url = ""
         self._server = urlsplit(server)
-        self._tls = ssl.create_default_context(cafile=str(ca_file))
+        self._tls = ca_file and ssl.create_default_context(cafile=str(ca_file))
         self._trap: _Trap | None = None
         self._delay: Trigger | None = None
         self._delayed = b""

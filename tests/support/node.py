@@ -19,7 +19,7 @@ from fracgpu.k8s.quantity import integer_amount
 from fracgpu.state.allocation import Slice, write_assignment
 from fracgpu.units import Mib
 from kube.client import KubeClient
-from kube.kinds import EVENTS, NODES, PODS
+from kube.kinds import EVENTS, NODES, PODS, RESOURCE_SLICES
 from kube.objects import decode_object
 from process.clock import SystemClock
 from process.lifecycle import Service, run_until_stopped
@@ -33,7 +33,12 @@ from tests.support.waiting import until
 Json = dict[str, Any]
 
 QUICK = PodTiming(
-    start_delay_s=0.02, init_run_s=0.02, grace_s=0.02, backoff_s=0.05, longest_backoff_s=0.2
+    start_delay_s=0.02,
+    init_run_s=0.02,
+    grace_s=0.02,
+    backoff_s=0.05,
+    longest_backoff_s=0.2,
+    prepare_again_s=0.2,
 )
 
 
@@ -87,6 +92,8 @@ class Node:
             drain_wait_s=0.0,
             drain_timeout_s=0.5,
             device_plugins_dir=self.folders.device_plugins,
+            plugins_dir=self.folders.plugins,
+            plugins_registry_dir=self.folders.plugins_registry,
             pod_resources_socket=self.folders.pod_resources_socket,
             cdi_dir=self.folders.cdi,
             vendor_cdi_dirs=(str(self.folders.cdi),),
@@ -170,6 +177,22 @@ class Node:
 
         await until(counted, what=f"{self.name} counts its slots and its memory")
 
+    async def wait_slice(self) -> None:
+        """Wait until kube-scheduler knows all cards of the node, with the wiring by claims."""
+
+        async def known() -> bool:
+            listed = await self.client.list(
+                RESOURCE_SLICES, field_selector=f"spec.nodeName={self.name}"
+            )
+            devices = [
+                device
+                for raw in listed.items
+                for device in decode_object(bytes(raw))["spec"].get("devices") or ()
+            ]
+            return len(devices) == len(self.cards)
+
+        await until(known, what=f"{self.name} has a slice with its cards")
+
     async def bind(self, body: Json, **assigned: Sequence[tuple[int, int]]) -> Json:
         """Create a pod and bind it with an assignment: container=[(card index, MiB), ...]."""
         created = await self.client.create(PODS, body)
@@ -234,9 +257,13 @@ async def a_node(  # noqa: PLR0913 - what a test may set of a node
     nri: bool = True,
     taints: Sequence[Mapping[str, str]] = (),
     labels: Mapping[str, str] | None = None,
+    claims: bool = False,
     **options: Any,
 ) -> AsyncIterator[Node]:
-    """Run a node; with *agent* it is also counted before the test goes on."""
+    """Run a node; with *agent* it is also counted before the test goes on.
+
+    With *claims* the ConfigMap says that wiring, and the node has a slice instead.
+    """
     here = tuple(some_cards(name) if cards is None else cards)
     with short_folder() as root:
         config = KubeletConfig(
@@ -267,7 +294,7 @@ async def a_node(  # noqa: PLR0913 - what a test may set of a node
                     await kubelet.wait_ready()
                 if agent:
                     node.start_agent()
-                    await node.wait_counted()
+                    await (node.wait_slice() if claims else node.wait_counted())
                 yield node
             finally:
                 await node.kill_agent()

@@ -16,11 +16,14 @@ WITHOUT_NODES: Final = "--controllers=*,-node-lifecycle-controller"
 
 @asynccontextmanager
 async def real_api_server(
-    workdir: Path, *, flags: Mapping[str, str | None] | None = None
+    workdir: Path,
+    *,
+    flags: Mapping[str, str | None] | None = None,
+    users: Mapping[str, str] | None = None,
 ) -> AsyncIterator[ControlPlane]:
     """Start a control plane with its state in *workdir*, or skip the test with the reason.
 
-    The *flags* are those of :meth:`simulator.envtest.control_plane.ControlPlane.start`.
+    The *flags* and *users* are those of :meth:`simulator.envtest.control_plane.ControlPlane.start`.
     """
     value = os.environ.get(ASSETS_ENV)
     if not value:
@@ -30,5 +33,5 @@ async def real_api_server(
         assets = find_assets(value)
     except ControlPlaneError as error:
         pytest.fail(str(error))
-    async with ControlPlane.start(assets, workdir, flags=flags) as api:
+    async with ControlPlane.start(assets, workdir, flags=flags, users=users) as api:
         yield api

@@ -12,7 +12,15 @@ import os
 import stat
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -175,6 +183,7 @@ class RealNode:
     """A running node; it ends with :func:`a_real_node`'s block."""
 
     root: Path
+    api: ControlPlane
     client: KubeClient
     cards: tuple[Card, ...]
     containerd: Child
@@ -400,7 +409,7 @@ class RealNode:
 
 
 @asynccontextmanager
-async def a_real_node(
+async def a_real_node(  # noqa: PLR0913 - what a test may choose
     *,
     cards: Sequence[Card],
     cdi: bool = True,
@@ -408,6 +417,7 @@ async def a_real_node(
     flags: Mapping[str, str] | None = None,
     env: Mapping[str, str] | None = None,
     lay_out: Callable[[Path], Mapping[str, str]] = lambda _: {},
+    before: Callable[[ControlPlane, KubeClient], Awaitable[None]] | None = None,
 ) -> AsyncIterator[RealNode]:
     """Start a control plane, a node and our agent on it, or skip the test with the reason.
 
@@ -418,6 +428,7 @@ async def a_real_node(
         flags: more settings of the agent.
         env: more variables of the agent.
         lay_out: makes files below the node's folder, and returns more settings of the agent.
+        before: called with the control plane before kubelet and the agent start.
     """
     runtime = runtime_or_skip()
     with alone(), tempfile.TemporaryDirectory(prefix="fg-", ignore_cleanup_errors=True) as folder:
@@ -430,6 +441,7 @@ async def a_real_node(
             node = _lay_out(
                 root,
                 runtime,
+                api,
                 client,
                 kubeconfig,
                 cards=cards,
@@ -439,6 +451,8 @@ async def a_real_node(
                 env=env or {},
             )
             stack.push_async_callback(_end_all, node)
+            if before is not None:
+                await before(api, client)
             await _start(node, runtime)
             yield node
 
@@ -479,9 +493,10 @@ def alone() -> Iterator[None]:
         yield
 
 
-def _lay_out(  # noqa: PLR0913 - the parts of a node; called once
+def _lay_out(  # noqa: PLR0913 - what a test may choose
     root: Path,
     runtime: Runtime,
+    api: ControlPlane,
     client: KubeClient,
     kubeconfig: Path,
     *,
@@ -517,6 +532,8 @@ def _lay_out(  # noqa: PLR0913 - the parts of a node; called once
         "telemetry-host": "127.0.0.1",
         "telemetry-port": "0",
         "device-plugins-dir": str(root / "dp"),
+        "plugins-dir": str(root / "kubelet" / "plugins"),
+        "plugins-registry-dir": str(root / "kubelet" / "plugins_registry"),
         "pod-resources-socket": str(root / "kubelet" / "pod-resources" / "kubelet.sock"),
         "cdi-dir": str(root / "cdi"),
         "vendor-cdi-dirs": str(root / "cdi"),
@@ -530,6 +547,7 @@ def _lay_out(  # noqa: PLR0913 - the parts of a node; called once
     }
     return RealNode(
         root=root,
+        api=api,
         client=client,
         cards=tuple(cards),
         containerd=Child(

@@ -108,7 +108,7 @@ async def test_a_misspelt_key_of_the_config_map_makes_an_event_and_a_metric(
         await until_noted(
             kube,
             "node is not a key here; placment is not a key here; did you mean placement?; "
-            "want only admission, placement, pools, rebalancer",
+            "want only admission, placement, pools, rebalancer, wiring",
         )
         assert rules.config.value.void_others is False, "the keys that are right count"
         assert registry.get_sample_value("fracgpu_webhook_config_refused_total") == 1

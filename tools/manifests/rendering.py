@@ -91,6 +91,11 @@ RENDERS: Final = (
         data=_same("cluster-scheduler/files/config.yaml"),
     ),
     Render(
+        values={"wiring": "claims"},
+        files=_same("claims/classes.yaml", "claims/policies.yaml"),
+        data={},
+    ),
+    Render(
         values={"platform": "openshift"},
         files=_same("platforms/openshift/constraints.yaml"),
         data={},

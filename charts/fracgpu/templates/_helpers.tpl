@@ -232,6 +232,11 @@ spec:
 {{- if has .Values.scheduler.mode (list "prepare" "cluster") -}}true{{- end -}}
 {{- end -}}
 
+{{/* Whether a kube-scheduler of ours runs beside the extender: "true" or nothing. */}}
+{{- define "fracgpu.ownKubeScheduler" -}}
+{{- if and (ne .Values.scheduler.mode "cluster") (ne .Values.wiring "claims") -}}true{{- end -}}
+{{- end -}}
+
 {{/* Whether PodMonitor and PrometheusRule are rendered: "true" or nothing. */}}
 {{- define "fracgpu.prometheusOperator" -}}
 {{- $wanted := .Values.prometheus.operator.enabled -}}

@@ -17,7 +17,6 @@ from fracgpu.disruption.candidates import (
     disruption_cost,
     make_move,
     mode_of,
-    startup_s,
     why_not_evictable,
     why_not_now,
 )
@@ -245,23 +244,22 @@ def best_move(
         detail = "; ".join(filter(None, why))
         return HeldBack(subject=key, reason=HoldReason.NO_TARGET, detail=detail)
     saved, coolest = _best_saving(state, candidate, targets, growth=known.growth, policy=policy)
+    # To take back what made things worse is no bet on a forecast.
+    belief = 1.0 if candidate.uid in known.regretted else known.belief
+    cost = _cost(state, card, candidate)
+    gain = round(belief * (100 * saved + _relief(reading, use, policy)) - cost, 6)
+    if gain <= 0:
+        return HeldBack(
+            subject=key,
+            reason=HoldReason.NO_GAIN,
+            detail=f"{gain:.1f} points",
+            gain_points=gain,
+        )
     # On ties the source node, which has the image already; then what the scheduler would choose.
     near = coolest.on(candidate.info.record.node)
     target = simulation.scheduler_choice(candidate, coolest.only(near) if near.any() else coolest)
     assert target is not None, "there is a coolest card"
-    # To take back what made things worse is no bet on a forecast.
-    belief = 1.0 if candidate.uid in known.regretted else known.belief
-    cost = _cost(state, card, candidate)
-    gain = belief * (100 * saved + _relief(reading, use, policy)) - cost
-    best = _move(state, card, candidate, use, (target.node, target.card), gain=gain)
-    if best.gain_points <= 0:
-        return HeldBack(
-            subject=key,
-            reason=HoldReason.NO_GAIN,
-            detail=f"{best.gain_points:.1f} points",
-            gain_points=best.gain_points,
-        )
-    return best
+    return _move(state, card, candidate, use, (target.node, target.card), gain=gain)
 
 
 def _relief(reading: CardReading, use: float, policy: RebalancerPolicy) -> float:
@@ -373,6 +371,5 @@ def _cost(state: DisruptionState, card: CardUuid, candidate: PlacedPod) -> float
     alone = mode_of(candidate.info) is MoveMode.EVICT and all(
         other is candidate for other in state.pods_of(candidate.owner_uid)
     )
-    startup = startup_s(state, candidate)
-    cost = disruption_cost(candidate.info, mib=allocation.mib, startup_s=startup)
+    cost = disruption_cost(state, candidate, mib=allocation.mib)
     return cost + (_SINGLE_REPLICA_COST if alone else 0.0)

@@ -16,7 +16,6 @@ from fracgpu.cards.card import CardUuid
 from fracgpu.disruption.candidates import (
     disruption_cost,
     mode_of,
-    startup_s,
     why_not_evictable,
     why_not_now,
 )
@@ -92,10 +91,8 @@ class RoomContext:
         """Return what it costs to move a pod."""
         found = self._costs.get(candidate.uid)
         if found is None:
-            startup = startup_s(self.state, candidate)
-            found = self._costs[candidate.uid] = disruption_cost(
-                candidate.info, mib=allocation.mib, startup_s=startup
-            )
+            found = disruption_cost(self.state, candidate, mib=allocation.mib)
+            self._costs[candidate.uid] = found
         return found
 
     def allowed(self, candidate: PlacedPod) -> Flags:

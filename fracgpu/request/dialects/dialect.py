@@ -36,6 +36,7 @@ class Options:
         aws_vgpus_per_card: ``k8s.amazonaws.com/vgpu`` of one card.
         tensor_fusion_runs: its operator serves the pods labelled for it, so they are left alone.
         kai_runs: its scheduler serves the pods that name it, so they are left alone.
+        burst: limits above what is requested are granted, for those who may; else they are ignored.
     """
 
     gpushare_unit: MemoryUnit = MemoryUnit.GIB
@@ -46,6 +47,7 @@ class Options:
     aws_vgpus_per_card: int = 10
     tensor_fusion_runs: bool = False
     kai_runs: bool = True
+    burst: bool = False
 
 
 class PodForDialects(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,6 +67,7 @@ class ForeignRequest:
     Attributes:
         share: exact share of a card, 1 for a whole one; None if the container asks for *mib*.
         mib: MiB per card; None if the container asks for a *share*.
+        most_share, most_mib: how much it may use beside its *share* or *mib*; None for no more.
         cores: percent of one card's compute, 0 for none reserved.
         sources: pod annotations that it comes from, beside the container's limits.
         written: the keys that its author wrote, with their values. This and the following fields
@@ -78,6 +81,8 @@ class ForeignRequest:
     cards: int = 1
     share: Fraction | None = None
     mib: Mib | None = None
+    most_share: Fraction | None = None
+    most_mib: Mib | None = None
     cores: int = 0
     sources: tuple[str, ...] = ()
     written: tuple[tuple[str, str], ...] = ()

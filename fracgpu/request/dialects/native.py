@@ -9,7 +9,14 @@ from fracgpu.k8s.container import ContainerSpec
 from fracgpu.request.dialects.dialect import DialectReading, ForeignRequest
 
 # The keys whose value has one item for each container.
-ITEM_KEYS: Final = (names.FRACTION, names.MEMORY, names.CORES, names.CARDS)
+ITEM_KEYS: Final = (
+    names.FRACTION,
+    names.MEMORY,
+    names.FRACTION_LIMIT,
+    names.MEMORY_LIMIT,
+    names.CORES,
+    names.CARDS,
+)
 
 _GRAIN: Final = 10**9
 
@@ -22,6 +29,10 @@ def items_of(request: ForeignRequest) -> dict[str, str]:
     else:
         assert request.mib is not None, "a request has a share or MiB"
         items[names.MEMORY] = f"{request.mib}Mi"
+    if request.most_share is not None:
+        items[names.FRACTION_LIMIT] = decimal(request.most_share)
+    if request.most_mib is not None:
+        items[names.MEMORY_LIMIT] = f"{request.most_mib}Mi"
     if request.cores:
         items[names.CORES] = str(request.cores)
     if request.cards > 1:

@@ -205,6 +205,7 @@ _OPTIONS: Final[Mapping[str, tuple[str, Callable[[object, str], Any], Mapping[st
     "awsVgpusPerCard": ("aws_vgpus_per_card", _number(_MOST_PARTS), _integer(_MOST_PARTS)),
     "tensorFusionRuns": ("tensor_fusion_runs", _flag, _FLAG),
     "kaiRuns": ("kai_runs", _flag, _FLAG),
+    "burst": ("burst", _flag, _FLAG),
 }
 
 

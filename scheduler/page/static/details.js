@@ -197,7 +197,7 @@ function slices(card) {
       "tr",
       {},
       make("td", {}, slice.pod),
-      make("td", { class: "number" }, `${gib(slice.mib)} GiB`),
+      make("td", { class: "number" }, `${size(slice.mib)}${atMost(slice)}`),
       make("td", { class: "number" }, usedOf(slice)),
       make("td", { class: "number" }, slice.cores ? `${slice.cores} %` : "shared"),
       make("td", {}, slice.terminating ? "ends" : slice.assumed ? "being bound" : ""),
@@ -211,10 +211,21 @@ function slices(card) {
   return table;
 }
 
+function size(mib) {
+  return `${gib(mib)}\u00a0GiB`; // on one line
+}
+
+function atMost(slice) {
+  return slice.limitMib ? `, at most ${size(slice.limitMib)}` : "";
+}
+
 function usedOf(slice) {
   if (slice.usedMib === undefined) return "not known";
-  const over = slice.usedMib > Math.max(slice.mib * 1.05, slice.mib + 256); // as the node's agent judges
-  return `${gib(slice.usedMib)} GiB${over ? ", more than its share" : ""}`;
+  const most = slice.limitMib || slice.mib;
+  const over = slice.usedMib > Math.max(most * 1.05, most + 256); // as the node's agent judges
+  const borrowed = slice.limitMib && slice.usedMib > slice.mib;
+  const how = over ? ", more than its share" : borrowed ? `, ${size(slice.usedMib - slice.mib)} borrowed` : "";
+  return `${size(slice.usedMib)}${how}`;
 }
 
 function help(suggestions) {

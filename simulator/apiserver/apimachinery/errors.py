@@ -169,7 +169,7 @@ def precondition_failed(
     return ApiError(
         HTTPStatus.CONFLICT,
         "Conflict",
-        f'Operation cannot be fulfilled on {resource.kind} "{name}": the {field} in the '
+        f'Operation cannot be fulfilled on {_kind(resource)} "{name}": the {field} in the '
         f"precondition ({wanted}) does not match the {field} in record ({found}). The object "
         f"might have been {what}",
         details={**_details(resource, name), "kind": resource.kind},
@@ -180,11 +180,10 @@ def invalid(resource: Resource, name: str, causes: Sequence[StatusCause]) -> Api
     """Return a 422 with every fault found; there must be at least one."""
     listed = [str(cause) for cause in causes]
     message = listed[0] if len(listed) == 1 else f"[{', '.join(listed)}]"
-    kind = f"{resource.kind}.{resource.group}" if resource.group else resource.kind
     return ApiError(
         HTTPStatus.UNPROCESSABLE_ENTITY,
         "Invalid",
-        f'{kind} "{name}" is invalid: {message}',
+        f'{_kind(resource)} "{name}" is invalid: {message}',
         details={
             **_details(resource, name),
             "kind": resource.kind,
@@ -194,6 +193,10 @@ def invalid(resource: Resource, name: str, causes: Sequence[StatusCause]) -> Api
             ],
         },
     )
+
+
+def _kind(resource: Resource) -> str:
+    return f"{resource.kind}.{resource.group}" if resource.group else resource.kind
 
 
 def version_required(resource: Resource, name: str) -> ApiError:

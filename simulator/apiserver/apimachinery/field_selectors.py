@@ -28,6 +28,7 @@ _FIELDS: Final = {
     }),
     "replicasets.apps": frozenset({"status.replicas"}),
     "jobs.batch": frozenset({"status.successful"}),
+    "resourceslices.resource.k8s.io": frozenset({"spec.nodeName", "spec.driver"}),
 }  # fmt: skip
 
 _ALWAYS: Final = frozenset({"metadata.name", "metadata.namespace"})

@@ -70,6 +70,7 @@ def _resource(  # noqa: PLR0913 - a row of the table below
 
 
 _ADMISSION: Final = "admissionregistration.k8s.io"
+_DEVICES: Final = "resource.k8s.io"
 _RBAC: Final = "rbac.authorization.k8s.io"
 
 NAMESPACES: Final = _resource(
@@ -111,6 +112,15 @@ DEFINITIONS: Final = _resource(
     "customresourcedefinitions", "CustomResourceDefinition", "crd", "crds",
     group="apiextensions.k8s.io", namespaced=False, subresources="status", generation=True,
 )  # fmt: skip
+RESOURCE_CLAIMS: Final = _resource(
+    "resourceclaims", "ResourceClaim", group=_DEVICES, subresources="status"
+)
+RESOURCE_SLICES: Final = _resource(
+    "resourceslices", "ResourceSlice", group=_DEVICES, namespaced=False, generation=True
+)
+DEVICE_CLASSES: Final = _resource(
+    "deviceclasses", "DeviceClass", group=_DEVICES, namespaced=False, generation=True
+)
 CONFIGMAPS: Final = _resource("configmaps", "ConfigMap", "cm")
 SECRETS: Final = _resource("secrets", "Secret")
 
@@ -118,6 +128,7 @@ ALL: Final = (
     NAMESPACES, NODES, PODS, EVENTS, DEPLOYMENTS, REPLICASETS, STATEFULSETS, JOBS,
     PDBS, MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS,
     DEFINITIONS,
+    RESOURCE_CLAIMS, RESOURCE_SLICES, DEVICE_CLASSES,
     CONFIGMAPS,
     SECRETS,
     _resource("services", "Service", "svc", subresources="status"),

@@ -10,6 +10,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
 from fracgpu.k8s.selectors import parse_label_selector
+from simulator.apiserver.apimachinery import resources
 from simulator.apiserver.apimachinery.errors import (
     ApiError,
     bad_request,
@@ -179,7 +180,10 @@ class Handlers:
     async def _delete(self, target: Target, request: Request, context: Context) -> Reply:
         context = _delete_context(request, context)
         value, gone = await self.registry.delete(target, context)
-        if gone and target.resource.plural not in {"pods", "services", "serviceaccounts"}:
+        # Some strategies have ReturnDeletedObject: the answer is the object as it was.
+        returned = target.resource.plural in {"pods", "services", "serviceaccounts"}
+        returned |= target.resource.group == resources.RESOURCE_CLAIMS.group
+        if gone and not returned:
             details = {
                 "name": target.name,
                 "group": target.resource.group,

@@ -309,9 +309,37 @@ def _webhook_defaults(webhook: Json) -> None:
         service.setdefault("port", 443)
 
 
+def _claim(value: Json) -> None:
+    for request in ((value.get("spec") or {}).get("devices") or {}).get("requests") or []:
+        exactly = request.get("exactly")
+        if exactly and exactly.setdefault("allocationMode", "ExactCount") == "ExactCount":
+            exactly.setdefault("count", 1)
+        amounts = ((exactly or {}).get("capacity") or {}).get("requests")
+        _canonical(resources.RESOURCE_CLAIMS, amounts)
+    allocation = (value.get("status") or {}).get("allocation") or {}
+    for result in (allocation.get("devices") or {}).get("results") or []:
+        _canonical(resources.RESOURCE_CLAIMS, result.get("consumedCapacity"))
+
+
+def _slice(value: Json) -> None:
+    for device in (value.get("spec") or {}).get("devices") or []:
+        for capacity in (device.get("capacity") or {}).values():
+            policy = capacity.get("requestPolicy") or {}
+            for amounts, members in (
+                (capacity, ("value",)),
+                (policy, ("default",)),
+                (policy.get("validRange") or {}, ("min", "max", "step")),
+            ):
+                found = {member: amounts[member] for member in members if member in amounts}
+                _canonical(resources.RESOURCE_SLICES, found)
+                amounts.update(found)
+
+
 _SETTERS: Final[dict[str, Callable[[Any], None]]] = {
     resources.DEPLOYMENTS.qualified: _deployment,
     resources.REPLICASETS.qualified: _replicaset,
+    resources.RESOURCE_CLAIMS.qualified: _claim,
+    resources.RESOURCE_SLICES.qualified: _slice,
     resources.CONFIGMAPS.qualified: _configmap,
     resources.EVENTS.qualified: _event,
     resources.SECRETS.qualified: _secret,

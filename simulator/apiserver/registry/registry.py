@@ -197,7 +197,8 @@ class Registry:
         mutated = await self._mutate(attributes)
         if mutated is not value:
             value = self._prepared(target, mutated, current)
-        if target.subresource != "status" or resource.schema is not None:
+        checked = resource.schema is not None or resource is resources.RESOURCE_CLAIMS
+        if target.subresource != "status" or checked:
             faults = validate_update(resource, value, current.object)
             if faults:
                 raise invalid(resource, target.name, faults)

@@ -23,6 +23,7 @@ from tests.deviceplugin.enforcement.runtime import (
 )
 
 SIZES = st.lists(st.sampled_from([100, 700, 2500]), min_size=1, max_size=2)
+BORROWED = st.sampled_from([0, 400])
 ANY = st.integers(min_value=0, max_value=99)
 
 
@@ -46,9 +47,9 @@ class LimitsHold(RuleBasedStateMachine):
     def group(self, container: str) -> str:
         return self.node.running[container][1].cgroups_path
 
-    @rule(sizes=SIZES, dies=st.booleans(), lost=st.booleans())
-    def start(self, sizes: list[int], dies: bool, lost: bool) -> None:
-        pod = pod_of(self.node.began, sizes)
+    @rule(sizes=SIZES, borrow_mib=BORROWED, dies=st.booleans(), lost=st.booleans())
+    def start(self, sizes: list[int], borrow_mib: int, dies: bool, lost: bool) -> None:
+        pod = pod_of(self.node.began, sizes, borrow_mib=borrow_mib)
         fits = all(
             self.node.held_mib(part.card) + part.mib <= CARD_MIB
             for part in (pod.record.assignment or {})["train"]

@@ -19,6 +19,7 @@ from deviceplugin.enforcement.kernel import KernelEnforcer
 from deviceplugin.enforcement.limiter import Limiter
 from deviceplugin.nri.interface import Adjustment, Container
 from fracgpu import names
+from fracgpu.state.allocation import Slice, write_assignment
 from fracgpu.state.pod_info import PodInfo
 from fracgpu.units import Mib
 from tests.deviceplugin.builders import a_card, a_pod, facts
@@ -237,7 +238,8 @@ class LimitedRuntime:
             container_id
             for container_id, (uid, container) in self.running.items()
             for part in (self.pods[uid].record.assignment or {})["train"]
-            if self.enforcer.read(container.cgroups_path, hardware(part.card)).limit_mib != part.mib
+            if self.enforcer.read(container.cgroups_path, hardware(part.card)).limit_mib
+            != part.limit_mib
         ]
 
     def drift_mib(self) -> int:
@@ -275,9 +277,14 @@ def a_runtime(world: type[World]) -> Iterator[LimitedRuntime]:
         yield LimitedRuntime(Path(folder), world)
 
 
-def pod_of(number: int, sizes: list[int]) -> PodInfo:
-    """Return a pod that runs only with its limits."""
-    assigned = list(zip(map(str, CARDS), sizes, strict=False))
-    return a_pod(
-        f"p{number}", assigned={"train": assigned}, annotations={names.ISOLATION: "kernel"}
+def pod_of(number: int, sizes: list[int], *, borrow_mib: int = 0) -> PodInfo:
+    """Return a pod that runs only with its limits, which are *borrow_mib* above its sizes."""
+    slices = tuple(
+        Slice(card=card, mib=Mib(mib), most_mib=Mib(mib + borrow_mib))
+        for card, mib in zip(CARDS, sizes, strict=False)
     )
+    notes = {
+        names.ISOLATION: "kernel",
+        names.ASSIGNMENT: write_assignment({"train": slices}),
+    }
+    return a_pod(f"p{number}", assigned={}, annotations=notes)

@@ -12,7 +12,7 @@ from deviceplugin.cards.interface import CardHardware, GroupLimits
 from deviceplugin.enforcement.cgroups import write_line
 from deviceplugin.enforcement.interface import EnforcementError, Limit
 from deviceplugin.enforcement.kernel import KernelEnforcer
-from fracgpu.units import Mib
+from fracgpu.units import MAX_MIB, Mib
 from tests.deviceplugin.builders import a_card, facts
 from tests.fakes.dmem_tree import DmemTree
 
@@ -134,3 +134,34 @@ def test_a_file_of_a_cgroup_is_written_and_never_made(tmp_path: Path) -> None:
     write_line(file, f"{FIRST} 1\n")
 
     assert file.read_text() == f"{FIRST} 1\n"
+
+
+def test_what_is_guaranteed_is_kept_by_the_cgroups_above_too(
+    tree: DmemTree, kernel: KernelEnforcer
+) -> None:
+    other = GROUP.replace("c1", "c2")
+    for group in (GROUP, other):
+        tree.make(group)
+    limit = Limit(card=CARD.card.uuid, guaranteed_mib=Mib(300), limit_mib=Mib(1000))
+
+    kernel.apply(GROUP, CARD, limit)
+    kernel.apply(GROUP, CARD, limit)
+    kernel.apply(other, CARD, a_limit(CARD, 200))
+
+    assert kernel.read(GROUP, CARD) == GroupLimits(guaranteed_mib=Mib(300), limit_mib=Mib(1000))
+    above = ("/kubepods/burstable/pod1", "/kubepods/burstable", "/kubepods")
+    assert [kernel.kept(group, CARD) for group in above] == [500] * 3
+    kernel.release(other, CARD)
+    assert [kernel.kept(group, CARD) for group in (other, *above)] == [0, 300, 300, 300]
+    assert kernel.kept("/elsewhere", CARD) is None
+
+
+def test_a_guarantee_without_end_and_one_that_is_no_number(
+    tree: DmemTree, kernel: KernelEnforcer
+) -> None:
+    file = tree.make(GROUP) / "dmem.min"
+    file.write_text(f"{FIRST} max\n")
+    assert kernel.kept(GROUP, CARD) == MAX_MIB
+    file.write_text(f"{FIRST} much\n")
+    with pytest.raises(EnforcementError, match=f"dmem.min of {GROUP} has no number"):
+        kernel.kept(GROUP, CARD)

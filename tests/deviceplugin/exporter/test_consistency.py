@@ -110,6 +110,16 @@ def test_a_card_whose_files_nobody_could_recognise_is_not_missed() -> None:
     assert compare(replace(evidence(pod), devices={"c1": frozenset()})) == frozenset()
 
 
+def test_for_a_container_with_a_claim_kubelet_lists_all_cards_of_the_claim() -> None:
+    assigned = running()
+    pod = replace(running(assigned={}), record=assigned.record)
+
+    assert compare(evidence(pod, holders=(a_holder(ids="gpu-a,gpu-b"),))) == frozenset()
+    assert compare(evidence(pod, holders=())) == {
+        Finding(kind=Disagreement.KUBELET_LACKS, subject="ml/train-0/train")
+    }
+
+
 def test_an_init_container_is_not_missed_in_kubelets_list() -> None:
     pod = running(
         assigned={"prepare": [("GPU-a", 1000)], "train": [("GPU-a", 1000)]},

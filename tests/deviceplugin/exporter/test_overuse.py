@@ -4,11 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from deviceplugin.cards.interface import CardProcess, CardSample, CardSamples
+from deviceplugin.cards.interface import CardProcess, CardSample, CardSamples, GroupLimits
 from deviceplugin.exporter.attribution import Owner
 from deviceplugin.exporter.overuse import OveruseEvents, OveruseWatch
-from deviceplugin.exporter.usage import UsageSnapshot, build_usage_snapshot
+from deviceplugin.exporter.usage import Counted, UsageSnapshot, build_usage_snapshot
+from fracgpu import names
 from fracgpu.cards.card import CardUuid
+from fracgpu.state.allocation import Slice, write_assignment
 from fracgpu.units import Mib
 from tests.deviceplugin.builders import a_card, a_container, a_pod, an_inventory
 from tests.fakes.clock import VirtualClock
@@ -136,3 +138,30 @@ def test_a_pod_that_is_gone_is_forgotten() -> None:
     watch.observe(using(2000), now_s=310.0)
 
     assert not watch.lasting
+
+
+def test_more_than_is_guaranteed_within_a_limit_that_stands_is_no_overuse() -> None:
+    limits = GroupLimits(guaranteed_mib=Mib(1000), limit_mib=Mib(4000), used_mib=Mib(3900))
+    part = Slice(card=A, mib=Mib(1000), most_mib=Mib(4000))
+    pod = a_pod(
+        "small", assigned={}, annotations={names.ASSIGNMENT: write_assignment({"train": (part,)})}
+    )
+
+    def named(counted: Counted) -> list[str]:
+        snapshot = build_usage_snapshot(
+            taken_at_s=0.0,
+            inventory=an_inventory(a_card("GPU-a")),
+            samples=CardSamples(
+                samples={A: CardSample(processes=(CardProcess(pid=1, used_mib=Mib(3900)),))}
+            ),
+            owners={1: Owner(pod_uid="uid-small")},
+            pods=[pod],
+            counted=counted,
+        )
+        watch = OveruseWatch()
+        for now_s in (0.0, 300.0):
+            watch.observe(snapshot, now_s=now_s)
+        return [each.pod for each in watch.lasting]
+
+    assert named({("uid-small", "train", A): limits}) == []
+    assert named({}) == ["small"]

@@ -18,7 +18,7 @@ class Rig:
         self.ways = Ways(
             hook_problem=lambda: hook_problem,
             clock=self.clock,
-            metrics=DevicePluginMetrics(self.registry),
+            record=DevicePluginMetrics(self.registry).identity_is,
             on_change=self._changed,
         )
 

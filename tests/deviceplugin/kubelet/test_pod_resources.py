@@ -77,6 +77,16 @@ def test_other_resources_and_containers_without_any_are_passed_over() -> None:
     assert slot_holders(listing(("nvidia.com/gpu", ["g"]), ("fracgpu.io/gpu-slot", []))) == ()
 
 
+def test_a_card_of_a_claim_of_ours_is_held_as_a_slot_is() -> None:
+    answer = listing()
+    (container,) = answer.pod_resources[0].containers
+    for driver, device in (("gpu.fracgpu.io", "gpu-a"), ("net.example.com", "eth1")):
+        resource = messages.ClaimResource(driver_name=driver, device_name=device)
+        container.dynamic_resources.append(messages.DynamicResource(claim_resources=[resource]))
+
+    assert slot_holders(answer) == (a_holder(ids="gpu-a"),)
+
+
 async def test_the_holders_come_over_the_socket() -> None:
     with short_folder() as folder:
         socket = folder / "kubelet.sock"

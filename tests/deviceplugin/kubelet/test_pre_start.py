@@ -96,7 +96,9 @@ async def a_rig(folder: Path, *pods: PodInfo, nri: bool = True, listed: bool = T
     tracker = a_tracker(cards, clock)
     await tracker.refresh()
     hook = VerifyHook(Path("/var/lib/fracgpu/bin"))
-    ways = Ways(hook_problem=lambda: None, clock=clock, metrics=metrics, on_change=lambda: None)
+    ways = Ways(
+        hook_problem=lambda: None, clock=clock, record=metrics.identity_is, on_change=lambda: None
+    )
     ways.observe(Status(connection=Connection.CONNECTED if nri else Connection.NO_SOCKET))
     here = pods or (a_pod(),)
     kubelet, runtime = FakeKubelet(a_holder()), FakeRuntime()

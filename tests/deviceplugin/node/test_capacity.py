@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -28,6 +29,7 @@ from deviceplugin.node.capacity import (
     while_unregistered,
     with_isolation,
     with_resized,
+    without_capacity,
 )
 from deviceplugin.node.inventory import InventoryTracker
 from deviceplugin.node.node_status import NodeStatusUpdater
@@ -658,8 +660,58 @@ def test_the_startup_taint_goes_once_capacity_and_inventory_stand(
     )
 
 
+def test_the_startup_taint_goes_once_the_slice_that_stands_for_the_capacity_is_published() -> None:
+    have = NodeState(labels=SHARED, taints=(names.STARTUP_TAINT,))
+    want = without_capacity(wanted_state(an_inventory(a_card())), have)
+    have = replace(have, labels={**SHARED, **want.labels}, annotations=want.annotations)
+
+    assert startup_taint_patch(have, want, published=False) == []
+    assert len(startup_taint_patch(have, want, published=True)) == 2
+
+
+def test_where_a_slice_says_the_capacity_the_node_has_none() -> None:
+    before = NodeState(labels=SHARED, capacity={names.GPU_MEM: "8000", names.GPU_SLOT: "32"})
+    want = wanted_state(an_inventory(a_card()))
+
+    assert without_capacity(want, NodeState()).capacity == {}
+    assert without_capacity(want, before).capacity == {names.GPU_MEM: "0"}
+
+
 def test_a_node_without_cards_to_share_keeps_its_startup_taint() -> None:
     want = while_unregistered(wanted_state(an_inventory(a_card())), problem="no agent")
     have = replace(want, allocatable=SLOTS | MIB, taints=(names.STARTUP_TAINT,))
 
     assert startup_taint_patch(have, want) == []
+
+
+async def test_the_next_agent_says_what_the_last_one_found_until_it_knows_better() -> None:
+    node, clock = FakeNode(), VirtualClock()
+    tracker = a_tracker(FakeCards(a_card(mib=8000)), clock)
+    await tracker.refresh()
+    known: dict[str, str] | None = {"kernel": "", "mps": "no daemon", "interposer": "no library"}
+    times: Fraction | None = Fraction(3, 2)
+    first, _ = a_report(
+        node, tracker, clock, isolation=lambda: known, overcommit=lambda _: Fraction(3, 2)
+    )
+
+    def said() -> tuple[str | None, int]:
+        assert node.state is not None
+        (card,) = read_cards(node.state.annotations[names.NODE_CARDS])
+        return node.state.labels.get("fracgpu.io/isolation-kernel"), card.limits_mib
+
+    await first.sync()
+    assert said() == ("true", 12_000)
+    now: dict[str, str] | None = None
+    following, _ = a_report(node, tracker, clock, isolation=lambda: now, overcommit=lambda _: times)
+
+    await following.sync()
+    assert said() == ("true", 12_000)
+    now, times = known, None  # the ConfigMap is not read yet
+    await following.sync()
+    assert said() == ("true", 12_000)
+    times = Fraction(1)
+    await following.sync()
+    assert said() == ("true", 8000)
+    now = {"kernel": "--limits is none"}
+    await following.sync()
+    assert said() == (None, 0)

@@ -3,8 +3,10 @@
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+import pytest
 from msgspec import Raw
 
 from deviceplugin.claims import Claim
@@ -225,3 +227,18 @@ async def test_a_pod_that_asks_nothing_of_us_is_not_ours_to_delete() -> None:
     await a_cleaner(cluster).sync()
 
     assert cluster.deleted == []
+
+
+@pytest.mark.parametrize(("isolation", "limit"), [("kernel", 4000), ("none", 1000)])
+def test_the_note_says_how_much_a_container_may_use_where_it_is_limited(
+    isolation: str, limit: int
+) -> None:
+    claim = a_claim(a_pod())
+    slices = tuple(replace(part, most_mib=Mib(4000)) for part in claim.slices)
+
+    assert json.loads(wired_text(replace(claim, slices=slices), isolation))["train"] == {
+        "cards": ["GPU-a"],
+        "isolation": isolation,
+        "mib": [1000],
+        "limitMib": [limit],
+    }

@@ -19,12 +19,11 @@ from fracgpu.placement.node_matrix import NodeMatrix
 from fracgpu.placement.outcome import Placement
 from fracgpu.placement.placement import place
 from fracgpu.placement.policies.least_waste.order import LeastWasteOrder
-from fracgpu.request.need import ContainerNeed, PodNeed, Strategy
+from fracgpu.request.need import ContainerNeed, PodNeed, Rebalance, Strategy
 from fracgpu.state.bound_pod import BoundPod
 from fracgpu.state.bound_pod_index import BoundPodIndex
 from fracgpu.state.cluster_state import PlacedPod, scheduling_by_cards
 from fracgpu.state.ledger import Ledger
-from fracgpu.state.move_object import MoveMode
 from fracgpu.state.snapshot import NodeInfo, allocation_of
 from fracgpu.units import Mib
 from tests.fakes.clock import NOON
@@ -64,9 +63,13 @@ def hosts(*names: str) -> list[NodeCards]:
     ]
 
 
-def nodes_for(pod: PlacedPod, nodes: list[NodeCards], *others: PlacedPod, **how: Any) -> list[str]:
+def evicted(pod: PlacedPod) -> PlacedPod:
+    return replace(pod, info=replace(pod.info, rebalance=Rebalance.EVICT))
+
+
+def nodes_for(pod: PlacedPod, nodes: list[NodeCards], *others: PlacedPod) -> list[str]:
     state = a_disruption_state(nodes=nodes, pods=[pod, *others])
-    return [target.node for target in PlacementSimulation(state).targets(pod, **how)]
+    return [target.node for target in PlacementSimulation(state).targets(pod)]
 
 
 def test_no_card_is_a_target_on_a_node_that_an_autoscaler_removes() -> None:
@@ -88,7 +91,7 @@ def test_every_card_with_room_is_a_target_but_the_pods_own() -> None:
     targets = PlacementSimulation(state).targets(pod)
 
     assert list(targets) == [Target("n1", CardUuid("GPU-b")), Target("n2", COOL_CARD)]
-    assert targets[0:1] == [Target("n1", CardUuid("GPU-b"))]
+    assert targets[0] == Target("n1", CardUuid("GPU-b"))
     excluded = frozenset({COOL_CARD, CardUuid("GPU-unknown")})
     assert list(PlacementSimulation(state).targets(pod, exclude=excluded)) == [
         Target("n1", CardUuid("GPU-b"))
@@ -99,8 +102,8 @@ def test_a_surge_is_kept_off_by_the_anti_affinity_against_itself_and_an_eviction
     nodes = [a_node("n1", HOT_CARD, "GPU-b", labels={HOST: "n1"}), *hosts("x", "n2")[1:]]
     pod = replica(rules=repelled(pod_term(HOST)))
 
-    assert nodes_for(pod, nodes, mode=MoveMode.SURGE) == ["n2"]
-    assert nodes_for(pod, nodes, mode=MoveMode.EVICT) == ["n1", "n2"]
+    assert nodes_for(pod, nodes) == ["n2"]
+    assert nodes_for(evicted(pod), nodes) == ["n1", "n2"]
 
 
 def test_a_released_pod_is_not_of_its_version_any_more() -> None:
@@ -114,7 +117,7 @@ def test_a_released_pod_is_not_of_its_version_any_more() -> None:
     here = [a_node("n1", HOT_CARD, "GPU-b", labels={HOST: "n1"}), nodes[1]]
 
     # One on each node; with the old pod released, n1 has none, and n2 would have two.
-    assert nodes_for(pod, here, sibling, mode=MoveMode.SURGE) == ["n1"]
+    assert nodes_for(pod, here, sibling) == ["n1"]
 
 
 def test_a_surge_needs_room_beside_the_old_pod() -> None:
@@ -126,9 +129,9 @@ def test_a_surge_needs_room_beside_the_old_pod() -> None:
     room = replace(node, allocatable={"cpu": 8000, "pods": 10})
     small = replace(state, scheduling=type(state.scheduling)([room], [pod.scheduled]))
 
-    assert not PlacementSimulation(small).targets(pod, mode=MoveMode.SURGE)
-    assert len(PlacementSimulation(small).targets(pod, mode=MoveMode.EVICT)) == 1
-    why = PlacementSimulation(small).why_none(pod, mode=MoveMode.SURGE)
+    assert not PlacementSimulation(small).targets(pod)
+    assert len(PlacementSimulation(small).targets(evicted(pod))) == 1
+    why = PlacementSimulation(small).why_none(pod)
     assert why == "1 of 1 nodes: CPU, memory or another resource"
 
 

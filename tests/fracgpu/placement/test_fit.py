@@ -76,6 +76,8 @@ CONTAINER: Final[Mapping[str, st.SearchStrategy[Any]]] = {
     "mib": st.integers(1, 3 * GRANULE_MIB).map(Mib),
     "cores": st.sampled_from([0, 0, 30, 80]),
     "share": st.sampled_from([None, None, Fraction(1, 2), Fraction(1, 3)]),
+    "most_share": st.sampled_from([None, None, Fraction(1, 2), Fraction(1)]),
+    "most_mib": st.sampled_from([None, None, *(Mib(n * GRANULE_MIB) for n in (1, 3, 9))]),
 }
 POD: Final[Mapping[str, st.SearchStrategy[Any]]] = {
     "containers": st.lists(st.fixed_dictionaries(dict(CONTAINER)), min_size=1, max_size=2),
@@ -102,6 +104,9 @@ def needs(draw: st.DrawFn) -> PodNeed:
         part["name"] = f"c{number}"
         if part["share"] is not None:  # of some card there is, or of another
             part["mib"] = Mib(ceil(part["share"] * draw(st.sampled_from([80, 160, 240, 640]))))
+            part["most_mib"] = None
+        else:
+            part["most_share"] = None
         containers.append(ContainerNeed(**part))
     return PodNeed(containers=tuple(containers), **facts)
 
@@ -121,6 +126,7 @@ def nodes(draw: st.DrawFn, name: str) -> NodeCards:
                 health=draw(st.sampled_from([Health.HEALTHY] * 4 + [Health.UNHEALTHY])),
                 links={other: abs(number - at) for at, other in enumerate(uuids) if other != uuid},
                 slots=draw(st.sampled_from([32, 32, 0, 1, 2])),
+                limits_mib=Mib(GRANULE_MIB * draw(st.sampled_from([0, 0, 1, 2, 4, 8, 16]))),
             )
             for number, uuid in enumerate(uuids)
         ),
@@ -145,6 +151,7 @@ def pods_on(draw: st.DrawFn, node: NodeCards) -> list[PodAllocation]:
         mib=st.integers(0, 160).map(Mib),
         cores=st.sampled_from([0, 30, 60]),
         slots=st.sampled_from([1, 1, 2]),
+        borrow_mib=st.sampled_from([Mib(0), Mib(0), Mib(100)]),
     )
     uuids = st.sampled_from([card.uuid for card in node.cards])
     drawn = draw(st.lists(st.dictionaries(uuids, held, min_size=1, max_size=2), max_size=3))
@@ -167,6 +174,12 @@ def peak(parts: Sequence[tuple[ContainerKind, int]]) -> int:
     return max(most, running)
 
 
+def limit_of(part: ContainerNeed, card: Card) -> int:
+    """Return how much of a card a container may use."""
+    share = ceil((part.most_share or 0) * card.capacity_mib)
+    return max(part.mib, part.most_mib or 0, share)
+
+
 def card_takes(info: CardInfo, need: PodNeed, here: Sequence[ContainerNeed]) -> bool:
     """Report whether a card takes these containers of a pod side by side."""
     card = info.card
@@ -181,6 +194,12 @@ def card_takes(info: CardInfo, need: PodNeed, here: Sequence[ContainerNeed]) -> 
         )
         and peak([(part.kind, part.mib) for part in here])
         <= card.capacity_mib - info.held_mib - info.foreign_mib - info.unplaced_mib
+        and (
+            not card.limits_mib
+            or peak([(part.kind, limit_of(part, card)) for part in here])
+            <= card.limits_mib
+            - (info.held_mib + info.held_borrow_mib + info.foreign_mib + info.unplaced_mib)
+        )
         and peak([(part.kind, part.cores) for part in here]) <= FULL_CORES - info.held_cores
         and peak([(part.kind, 1) for part in here]) <= card.slots - info.held_slots
     )

@@ -12,6 +12,7 @@ from fracgpu.cards.card_class import CardClass, Vendor
 from fracgpu.errors import RequestError
 from fracgpu.k8s.container import ContainerKind, pod_resource_sum
 from fracgpu.request.grant import ClassRule, Grant, describe, grant, need_from_limits
+from fracgpu.request.grant_note import describe_grant
 from fracgpu.request.need import (
     ContainerNeed,
     PodNeed,
@@ -347,6 +348,12 @@ REFUSED: dict[str, tuple[PodRequest, Sequence[CardClass], str]] = {
         "fracgpu.io/cards of container 'train' is '3'; "
         "want at most 2: no node has more cards that are large enough",
     ),
+    "a limit that no card has": (
+        asks(SliceRequest(container="train", mib=Mib(4096), most_mib=Mib(90_000))),
+        CLASSES,
+        "fracgpu.io/memory-limit of container 'train' is '90000Mi'; want at most what the largest "
+        "card shares, 81920 MiB (80 GiB); '81920Mi' would fit",
+    ),
     "containers that together are more than a node": (
         asks(
             *(SliceRequest(container=name, share=Fraction(1)) for name in "abcd"),
@@ -523,3 +530,25 @@ def test_a_class_more_never_turns_a_yes_into_a_no(
         return
 
     assert grant(request, classes).need.containers
+
+
+def test_how_much_a_container_may_use_is_granted_said_and_read_again() -> None:
+    parts = (
+        SliceRequest(container="a", mib=Mib(4096), most_mib=Mib(8192)),
+        SliceRequest(container="b", share=Fraction(1, 4), most_share=Fraction(1, 2)),
+    )
+    granted = grant(asks(*parts), CLASSES)
+
+    assert describe(granted) == (
+        "a: 4096 MiB (at most 8 GiB) on 1 card; "
+        "b: 6000 MiB (at most 0.5 of the card) on 1 card (0.25 of a card that shares 24000 MiB)"
+    )
+    admitted = [
+        structs.replace(part, limit_mib=need.total_mib, limit_slots=1)
+        for part, need in zip(parts, granted.need.containers, strict=True)
+    ]
+    assert need_from_limits(asks(*admitted)) == granted.need
+    note, other = describe_grant(granted), describe_grant(grant(asks(parts[0]), CLASSES))
+    assert note.data.containers["a"].most == "8192Mi"
+    less = structs.replace(parts[0], most_mib=Mib(5000))
+    assert not describe_grant(grant(asks(less), CLASSES)).repeats(other)

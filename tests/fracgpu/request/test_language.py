@@ -197,6 +197,20 @@ def test_a_gang_alone_asks_for_no_card() -> None:
         read(gang="train/4")
 
 
+def test_how_much_a_container_may_use_is_said_beside_what_it_is_guaranteed() -> None:
+    assert slices(read(fraction="0.25", **{"fraction-limit": "0.5"})) == (
+        SliceRequest(container="train", share=Fraction(1, 4), most_share=Fraction(1, 2)),
+    )
+    both = (a_spec("a"), a_spec("b"))
+    found = slices(read(*both, memory="a=8Gi, b=1Gi", cards="a=2", **{"memory-limit": "a=16Gi"}))
+    assert [(one.mib, one.most_mib, one.cards) for one in found] == [
+        (8192, 16384, 2),
+        (1024, None, 1),
+    ]
+    (plain,) = slices(read(a_spec(gpu_mem="4096"), **{"memory-limit": "4Gi"}))
+    assert (plain.mib, plain.most_mib) == (4096, 4096)
+
+
 def test_a_need_knows_its_total() -> None:
     assert ContainerNeed(name="a", mib=Mib(100), cards=3).total_mib == 300
 
@@ -226,6 +240,69 @@ REFUSED: dict[str, tuple[Sequence[ContainerSpec], dict[str, str], str]] = {
         [a_spec("a", gpu_mem="1024")],
         {"fraction": "0.5", "memory": "1Gi"},
         "fracgpu.io/fraction is '0.5'; want either fraction or memory for container 'a', not both",
+    ),
+    "a limit below what is guaranteed": (
+        [A],
+        {"memory": "8Gi", "memory-limit": "4Gi"},
+        "fracgpu.io/memory-limit of container 'a' is '4Gi'; "
+        "want at least the 8192Mi that it requests",
+    ),
+    "a share below what is guaranteed": (
+        [A],
+        {"fraction": "0.5", "fraction-limit": "0.25"},
+        "fracgpu.io/fraction-limit of container 'a' is '0.25'; "
+        "want at least the 0.5 that it requests",
+    ),
+    "more than a card": (
+        [A],
+        {"fraction": "0.5", "fraction-limit": "1.5"},
+        "fracgpu.io/fraction-limit is '1.5'; "
+        "want a share of one card above 0 and at most 1, e.g. '0.5' or '50%'; "
+        "write '1.5%' if percent was meant, or fracgpu.io/cards for several cards",
+    ),
+    "a limit in memory of a share": (
+        [A],
+        {"fraction": "0.5", "memory-limit": "9Gi"},
+        "fracgpu.io/memory-limit of container 'a' is '9Gi'; "
+        "want fracgpu.io/fraction-limit, as it requests a fraction",
+    ),
+    "a limit as a share of memory": (
+        [A],
+        {"memory": "8Gi", "fraction-limit": "1"},
+        "fracgpu.io/fraction-limit of container 'a' is '1'; "
+        "want fracgpu.io/memory-limit, as it requests memory",
+    ),
+    "both limits": (
+        [A],
+        {"memory": "8Gi", "memory-limit": "9Gi", "fraction-limit": "1"},
+        "fracgpu.io/fraction-limit of container 'a' is '1'; "
+        "want no fracgpu.io/memory-limit as well",
+    ),
+    "a limit of nothing": (
+        [A, B],
+        {"memory": "a=8Gi", "memory-limit": "b=9Gi"},
+        "fracgpu.io/memory-limit is 'b=9Gi'; "
+        "want a fracgpu.io/fraction or fracgpu.io/memory for container 'b' as well; "
+        'add fracgpu.io/fraction: "1" for a whole card',
+    ),
+    "a limit alone": (
+        [A],
+        {"memory-limit": "9Gi"},
+        "fracgpu.io/memory-limit is '9Gi'; "
+        "want a fracgpu.io/fraction or fracgpu.io/memory for container 'a' as well; "
+        'add fracgpu.io/fraction: "1" for a whole card',
+    ),
+    "a limit with MPS": (
+        [A],
+        {"memory": "8Gi", "memory-limit": "9Gi", "isolation": "mps"},
+        "fracgpu.io/memory-limit is '9Gi'; want fracgpu.io/isolation: kernel, or best: "
+        "what is borrowed is limited by driver or kernel alone",
+    ),
+    "a limit that nothing keeps": (
+        [A],
+        {"fraction": "0.5", "fraction-limit": "1", "isolation": "none"},
+        "fracgpu.io/fraction-limit is '1'; want fracgpu.io/isolation: kernel, or best: "
+        "what is borrowed is limited by driver or kernel alone",
     ),
     "a container that is not there": (
         [A, B],

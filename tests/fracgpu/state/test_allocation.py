@@ -1,17 +1,22 @@
 """What one pod holds of its cards."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fracgpu import names
 from fracgpu.cards.card import CardUuid
+from fracgpu.errors import WireError
 from fracgpu.k8s.container import ContainerKind, ContainerSpec
 from fracgpu.state.allocation import (
     CardAllocation,
     Slice,
     allocations_by_card,
     most_by_limits,
+    read_assignment,
+    write_assignment,
 )
 from fracgpu.units import MAX_MIB, Mib
 from tests.support.core import an_allocation, kinds
@@ -111,3 +116,23 @@ def test_no_assignment_within_the_limits_holds_more_of_a_card(data: st.DataObjec
         allocation.mib <= most
         for allocation in allocations_by_card(assignment, containers).values()
     )
+
+
+def test_what_a_pod_may_borrow_is_beyond_its_peak_and_is_read_again() -> None:
+    specs = [ContainerSpec(name="init", kind=ContainerKind.INIT), ContainerSpec(name="a")]
+    assignment = {
+        "init": (replace(a_slice("GPU-1", 30), most_mib=Mib(35)),),
+        "a": (replace(a_slice("GPU-1", 20), most_mib=Mib(50)),),
+    }
+
+    (held,) = allocations_by_card(assignment, specs).values()
+
+    assert (held.mib, held.borrow_mib, held.limit_mib) == (30, 20, 50)
+    assert read_assignment(write_assignment(assignment)) == assignment
+    (alone,) = allocations_by_card({"a": assignment["a"]}, specs).values()
+    assert (alone.mib, alone.limit_mib) == (20, 50)
+    # As much as it is guaranteed is no more than that, and says nothing.
+    assert "limit" not in write_assignment({"a": (replace(a_slice("c", 20), most_mib=Mib(20)),)})
+    for limit in (19, MAX_MIB + 1, -1):
+        with pytest.raises(WireError, match="a limit of"):
+            read_assignment(f'{{"a": [{{"card": "c", "mib": 20, "limit": {limit}}}]}}')

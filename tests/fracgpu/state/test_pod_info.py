@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from fractions import Fraction
 from pathlib import Path
@@ -17,9 +18,10 @@ from fracgpu.errors import RequestError, WireError
 from fracgpu.k8s.container import ContainerKind, ContainerSpec
 from fracgpu.k8s.pod import container_specs
 from fracgpu.k8s.resources import HostResources
-from fracgpu.request.grant import need_from_limits
+from fracgpu.request.grant import Grant, need_from_limits
+from fracgpu.request.grant_note import Seal, describe_grant
 from fracgpu.request.language import parse_request
-from fracgpu.request.need import Rebalance, Strategy
+from fracgpu.request.need import PodNeed, Rebalance, Strategy
 from fracgpu.state.node_info import read_node
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from tests.support.core import a_need, on
@@ -65,6 +67,46 @@ def test_an_admitted_pod_says_what_it_needs() -> None:
     assert need is not None
     assert need.containers == (a_need(4096, name="train", cards=2, cores=30),)
     assert (need.models, need.strategy) == (("*A30*",), Strategy.SPREAD)
+
+
+def test_a_pod_with_our_claim_needs_what_its_grant_says() -> None:
+    init = a_need(500, name="warm-up", kind=ContainerKind.INIT)
+    app = a_need(4096, name="train", cards=2, cores=30)
+    granted = PodNeed(containers=(init, app), models=("*A30*",), strategy=Strategy.SPREAD)
+    pod = a_gpu_pod("p", mib=1)
+    del pod["spec"]["containers"][0]["resources"]
+    pod["spec"]["initContainers"] = [{"name": "warm-up"}]
+    pod["spec"]["resourceClaims"] = [
+        {"name": "other", "resourceClaimName": "fracgpu-other"},
+        {"name": "fracgpu", "resourceClaimName": "fracgpu-0123456789"},
+    ]
+    note = Seal(key=b"secret").write(describe_grant(Grant(need=granted, card_class=None)))
+    pod["metadata"]["annotations"] = {
+        names.CORES: "train=90",  # which its author has changed since
+        names.CARDS: "train=2",
+        names.MODEL: "*A30*",
+        names.PLACEMENT: "spread",
+        names.GRANTED: note,
+    }
+
+    found = read(pod)
+
+    assert found.device_claim == "fracgpu-0123456789"
+    at_once = replace(init, kind=ContainerKind.APP)
+    assert found.need == replace(granted, containers=(at_once, app)), found.need_problem
+    assert [one.kind for one in found.record.containers] == [ContainerKind.INIT, ContainerKind.APP]
+
+
+def test_a_pod_whose_grant_is_lost_has_a_problem_with_a_claim_too() -> None:
+    pod = a_gpu_pod("p", mib=1)
+    del pod["spec"]["containers"][0]["resources"]
+    pod["metadata"]["annotations"] = {names.FRACTION: "0.5"}
+    pod["spec"]["resourceClaims"] = [{"name": "fracgpu", "resourceClaimName": "fracgpu-1"}]
+
+    found = read(pod)
+
+    assert found.need is None
+    assert "limits of container 'train'" in found.need_problem
 
 
 def test_amounts_may_be_in_the_short_form_that_the_api_server_writes() -> None:

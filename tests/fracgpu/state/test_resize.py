@@ -1,6 +1,7 @@
 """What the annotations of a resize say, and what cannot be read."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -110,7 +111,9 @@ def test_of_several_cards_the_fullest_says_how_much_fits() -> None:
 
     def ask(size: str, assigned: Assignment = both) -> object:
         kernel = dict.fromkeys(assigned, "kernel")
-        return answer(size, assigned, None, isolation=kernel, free_mib=free.get)
+        return answer(
+            size, assigned, None, isolation=kernel, free_mib=lambda card, _: free.get(card)
+        )
 
     assert ask("4000Mi") == Refused("at most 3000Mi fit on the pod's card now")
     granted = ask("3000Mi")
@@ -118,3 +121,27 @@ def test_of_several_cards_the_fullest_says_how_much_fits() -> None:
     assert set(sizes(granted.assignment).values()) == {3000}
     several = {**on(1000), **on(1000, container="other")}
     assert isinstance(ask("1Gi", several), Refused)
+
+
+def test_a_size_stays_within_the_pods_limit_which_it_keeps() -> None:
+    may_borrow = {"train": (replace(on(2000)["train"][0], most_mib=Mib(5000)),)}
+    asked: list[bool] = []
+
+    def free(_: CardUuid, with_limit: bool) -> Mib:
+        asked.append(with_limit)
+        return Mib(9000)
+
+    def ask(size: str, assigned: Assignment) -> object:
+        return answer(size, assigned, None, isolation={"train": "kernel"}, free_mib=free)
+
+    granted = ask("5000Mi", may_borrow)
+    assert isinstance(granted, Granted)
+    (part,) = granted.assignment["train"]
+    assert (part.mib, part.limit_mib) == (5000, 5000)
+    smaller = ask("1000Mi", may_borrow)
+    assert isinstance(smaller, Granted)
+    assert smaller.assignment["train"][0].limit_mib == 5000
+    assert ask("5001Mi", may_borrow) == Refused("more than the 5000Mi that the pod may use at most")
+    # The limit of a pod without one becomes larger with it.
+    ask("3000Mi", on(2000))
+    assert asked == [False, True]

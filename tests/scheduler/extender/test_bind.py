@@ -1,16 +1,19 @@
 """Bind: choose the cards, assume them, and write node and cards in one Binding."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from fracgpu import names
 from fracgpu.request.need import Strategy
+from fracgpu.state.allocation import read_assignment
+from fracgpu.units import Mib
 from kube.errors import Conflict, Forbidden, Invalid, KubeError
 from kube.leader_election import LeaseLost
 from scheduler.extender.api import BindingArgs
 from tests.scheduler.harness import PATH, Harness, refusal, silence
-from tests.support.gpu import a_gpu_pod
+from tests.support.gpu import a_gpu_pod, some_cards
 from tests.support.objects import a_pod
 
 
@@ -495,3 +498,32 @@ async def test_who_lost_the_lease_while_a_binding_waited_for_its_group_writes_no
 
     assert late.result() == "this replica no longer leads"
     assert (len(cluster.api.bindings), cluster.held()) == (5, 10_000)
+
+
+async def test_what_pods_may_use_counts_against_the_limits_of_a_card() -> None:
+    cluster = Harness(cards=1, mib=8000)
+    (card,) = some_cards("n", count=1, mib=8000)
+    cluster.add_node("n", (replace(card, limits_mib=Mib(12_000)),))
+    may_borrow = {names.MEMORY_LIMIT: "7000Mi"}
+    cluster.create("a", mib=2000, annotations=may_borrow)
+    cluster.create("b", mib=2000, annotations=may_borrow)
+    cluster.create("c", mib=5000)
+
+    assert await cluster.bind("a") == ""
+    assert "the limits of its pods would be too large together" in await cluster.bind("b")
+    assert await cluster.bind("c") == ""
+
+    (part,) = read_assignment(cluster.api.pods["a"]["metadata"]["annotations"][names.ASSIGNMENT])[
+        "train"
+    ]
+    assert (part.mib, part.limit_mib) == (2000, 7000)
+
+
+async def test_where_nothing_limits_a_pod_gets_what_it_is_guaranteed() -> None:
+    cluster = Harness(cards=1, mib=8000)
+    for name in ("a", "b"):
+        cluster.create(name, mib=4000, annotations={names.MEMORY_LIMIT: "8000Mi"})
+        assert await cluster.bind(name) == ""
+
+    text = cluster.api.pods["b"]["metadata"]["annotations"][names.ASSIGNMENT]
+    assert read_assignment(text)["train"][0].limit_mib == 4000

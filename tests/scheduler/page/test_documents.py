@@ -184,3 +184,14 @@ def test_a_text_of_any_length_is_cut() -> None:
     pod = replace(PageCluster().pod("p"), need=None, need_problem="x" * 100_000)
 
     assert len(encode(waiting_document(pod, answer))) < 1000
+
+
+async def test_a_slice_shows_how_much_its_pod_may_use() -> None:
+    cluster = PageCluster()
+    cluster.node("n")
+    cluster.pod("p", on="n", most_mib=3000)
+
+    await cluster.board.refresh()
+
+    (held,) = cluster.document("node/n")["cards"][0]["slices"]
+    assert held == {"pod": "default/p", "mib": 1000, "limitMib": 3000}

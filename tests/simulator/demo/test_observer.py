@@ -11,10 +11,12 @@ from fracgpu.cards.card import Card, CardUuid
 from fracgpu.state.allocation import Slice, write_assignment
 from fracgpu.units import Mib
 from kube.client import KubeClient
-from kube.kinds import EVENTS, NAMESPACES, NODES, PODS
+from kube.kinds import EVENTS, NAMESPACES, NODES, PODS, RESOURCE_CLAIMS
 from process.clock import SystemClock
 from simulator.demo.dashboard import StoryLine
 from simulator.demo.observer import Observer
+from tests.support.claims import a_claiming_pod
+from tests.support.device_claims import DRIVER, a_device_claim, a_request
 from tests.support.waiting import until_true
 
 A = CardUuid("GPU-a")
@@ -32,7 +34,9 @@ class Thermometer:
 
 
 @asynccontextmanager
-async def observing(kube: KubeClient, busy: Thermometer) -> AsyncIterator[Observer]:
+async def observing(
+    kube: KubeClient, busy: Thermometer, *, by_claims: bool = False
+) -> AsyncIterator[Observer]:
     await kube.create(NAMESPACES, {"metadata": {"name": "demo"}})
     await kube.create(
         NODES,
@@ -44,7 +48,15 @@ async def observing(kube: KubeClient, busy: Thermometer) -> AsyncIterator[Observ
             }
         },
     )
-    observer = Observer(kube, busy, SystemClock(), namespace="demo", heated="burner-", hot_line=0.8)
+    observer = Observer(
+        kube,
+        busy,
+        SystemClock(),
+        namespace="demo",
+        heated="burner-",
+        hot_line=0.8,
+        by_claims=by_claims,
+    )
     async with asyncio.TaskGroup() as group:
         task = group.create_task(observer.run())
         await observer.wait_synced()
@@ -96,6 +108,39 @@ async def test_the_peak_of_a_card_outlives_its_pods(kube: KubeClient) -> None:
         await until_true(lambda: len(observer.pods) == 1, what="the deletion seen")
         (peak,) = observer.peaks
         assert (peak.card, peak.capacity_mib, peak.peak_mib) == (A, 8000, 5000)
+
+
+async def test_what_a_claim_was_allocated_counts_for_its_pod(kube: KubeClient) -> None:
+    async with observing(kube, Thermometer(), by_claims=True) as observer:
+        body = a_claiming_pod("p", 3000, claim="fracgpu-0123456789")
+        body["metadata"]["namespace"] = "demo"
+        pod = await kube.create(PODS, body)
+        target = {"apiVersion": "v1", "kind": "Node", "name": "n1"}
+        await kube.bind(
+            {"metadata": {"uid": pod["metadata"]["uid"]}, "target": target},
+            namespace="demo",
+            name="p",
+        )
+        made = await kube.create(
+            RESOURCE_CLAIMS,
+            a_device_claim("fracgpu-0123456789", a_request("train", "3000Mi")),
+            namespace="demo",
+        )
+        card = {
+            "request": "train",
+            "driver": DRIVER,
+            "pool": "n1",
+            "device": "gpu-a",
+            "consumedCapacity": {"memory": "3000Mi"},
+        }
+        status = {"allocation": {"devices": {"results": [card]}}}
+        await kube.replace(RESOURCE_CLAIMS, {**made, "status": status}, subresource="status")
+
+        await until_true(
+            lambda: [peak.peak_mib for peak in observer.peaks] == [3000], what="the claim seen"
+        )
+        (seen,) = observer.pods
+        assert seen.record.assignment == {"train": (Slice(card=A, mib=Mib(3000)),)}
 
 
 async def test_a_card_is_relieved_only_when_every_heating_pod_is_back(kube: KubeClient) -> None:

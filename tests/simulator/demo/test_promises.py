@@ -130,6 +130,20 @@ def test_a_broken_promise_is_named(what: str, facts: DemoFacts) -> None:
     assert broken(facts) == [what]
 
 
+def test_with_the_wiring_by_claims_it_is_not_judged_what_is_left_out() -> None:
+    limit = replace(LIMIT, resized_mib=0, resized_used_mib=0)
+    facts = replace(GOOD, by_claims=True, heat=HeatFact(), limit=limit)
+
+    names = [promise.name for promise in judge(facts)]
+
+    assert broken(facts) == []
+    assert "a pod is held to its share" in names
+    assert "the hot card was relieved" not in names
+    assert broken(replace(facts, limit=replace(limit, used_mib=80))) == [
+        "a pod is held to its share"
+    ]
+
+
 def test_having_seen_nothing_keeps_no_promise() -> None:
     nothing = DemoFacts(expected_pods={}, pods=(), refusals=(), peaks=(), heat=HeatFact())
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from cli.commands.run import ROLES
+from component.wiring import Wiring
 from process.settings import load
 from simulator.demo.roles import (
     NodePaths,
@@ -25,6 +26,13 @@ PLACES = {
     for node in NODES
 }
 PROCESSES = role_processes(ADDRESSES, PLACES, prometheus_url="http://127.0.0.1:9090", times={})
+BY_CLAIMS = role_processes(
+    ADDRESSES,
+    PLACES,
+    prometheus_url="http://127.0.0.1:9090",
+    times={},
+    wiring=Wiring.CLAIMS,
+)
 
 
 def spec_of(process: RoleProcess) -> ProcessSpec:
@@ -46,7 +54,14 @@ def test_every_role_is_there_and_one_agent_for_each_node() -> None:
     assert {process.role for process in PROCESSES} == set(ROLES)
 
 
-@pytest.mark.parametrize("process", PROCESSES, ids=lambda process: process.name)
+def test_with_the_wiring_by_claims_nothing_serves_an_extender_and_nobody_moves_pods() -> None:
+    names = [process.name for process in BY_CLAIMS]
+    assert names == ["certs", "webhook", "scheduler", *map(plugin_name, NODES)]
+    assert not {"--listen-port", "--tls-secret"} & set(BY_CLAIMS[2].flags)
+    assert set(choose_addresses(NODES, Wiring.CLAIMS).telemetry) == set(names)
+
+
+@pytest.mark.parametrize("process", [*PROCESSES, BY_CLAIMS[2]], ids=lambda process: process.name)
 def test_a_role_accepts_its_flags_and_serves_where_prometheus_looks(process: RoleProcess) -> None:
     spec = spec_of(process)
     words = list(spec.argv)

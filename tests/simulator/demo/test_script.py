@@ -5,6 +5,7 @@ from typing import cast
 
 import pytest
 
+from component.wiring import DEFAULT_WIRING
 from kube.errors import Unavailable
 from process.clock import SystemClock
 from simulator.demo.promises import HeatFact, judge
@@ -47,7 +48,8 @@ class SilentPrometheus:
 def a_rig() -> Rig:
     """Return a rig with what a script reads at the end, of a cluster without pods."""
     observer = SimpleNamespace(pods=(), peaks=(), heat=HeatFact())
-    return cast("Rig", SimpleNamespace(prometheus=SilentPrometheus(), observer=observer))
+    parts = {"prometheus": SilentPrometheus(), "observer": observer}
+    return cast("Rig", SimpleNamespace(**parts, wiring=DEFAULT_WIRING))
 
 
 async def test_an_api_server_that_refuses_is_the_demos_trouble_not_a_traceback() -> None:

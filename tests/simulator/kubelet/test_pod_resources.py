@@ -5,19 +5,29 @@ import asyncio
 from deviceplugin.claims import SlotHolder
 from deviceplugin.kubelet.pod_resources import PodResourcesClient
 from fracgpu import names
+from kube.client import KubeClient
+from process.clock import SystemClock
+from simulator.kubelet.claim_manager import ClaimManager
 from simulator.kubelet.device_manager import ContainerKey, DeviceManager
-from simulator.kubelet.pod_resources import ListedPod, PodResourcesServer
+from simulator.kubelet.pod_resources import PodResourcesServer
+from simulator.kubelet.pod_status import ContainerPlan, KubeletPod
 from tests.fakes.plugin import FakePlugin
 from tests.support.node import short_folder
 from tests.support.waiting import until_true
 
 
-async def test_holders_are_listed_container_by_container() -> None:
-    pods = [ListedPod(uid="u", namespace="ml", name="one", containers=("train", "log"))]
+async def test_holders_are_listed_container_by_container(kube: KubeClient) -> None:
+    containers = (ContainerPlan(name="train"), ContainerPlan(name="log"))
+    pods = [KubeletPod(uid="u", namespace="ml", name="one", containers=containers)]
     with short_folder() as folder:
         manager = DeviceManager(folder / "dp", on_change=lambda: None, seed="s")
         socket = folder / "pr" / "kubelet.sock"
-        server = PodResourcesServer(socket, pods=lambda: pods, devices=manager)
+        server = PodResourcesServer(
+            socket,
+            pods=lambda: pods,
+            devices=manager,
+            claims=ClaimManager(kube, SystemClock(), node="n", registry=folder / "reg"),
+        )
         plugin = FakePlugin(folder / "dp", a="Healthy")
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(manager.run()), group.create_task(server.run())]

@@ -14,7 +14,15 @@ from fracgpu import names
 from fracgpu.state.pod_info import decode_pod_info
 from kube.access import connect
 from kube.client import KubeClient
-from kube.kinds import EVENTS, NAMESPACES, NODES, PODS
+from kube.kinds import (
+    DEVICE_CLASSES,
+    EVENTS,
+    NAMESPACES,
+    NODES,
+    PODS,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+)
 from kube.objects import decode_object
 from process.clock import SystemClock
 from process.telemetry import HttpServer
@@ -23,6 +31,14 @@ from scheduler.settings import SchedulerSettings
 from simulator.apiserver.server import ApiServer
 from simulator.envtest.ports import free_ports
 from simulator.scheduler.scheduler import KubeScheduler, fit_error
+from tests.support.device_claims import (
+    CLASS,
+    a_device,
+    a_device_claim,
+    a_device_slice,
+    a_pod_with_claim,
+    a_request,
+)
 from tests.support.gpu import Json, a_gpu_pod, a_sharing_node, register, some_cards
 from tests.support.objects import a_pod
 from tests.support.real_apiserver import real_api_server
@@ -313,3 +329,63 @@ async def test_with_our_extender_every_pod_gets_an_exact_card(
         for card_slice in slices:
             held[card_slice.card] = held.get(card_slice.card, 0) + card_slice.mib
     assert max(held.values()) <= 24_000
+
+
+async def test_a_burst_of_claims_never_takes_more_of_a_card_than_it_has(
+    tmp_path: Path,
+) -> None:
+    async with ApiServer.start(port=0) as api, connect(api.kubeconfig(tmp_path / "k")) as client:
+        scheduler = KubeScheduler(
+            client, SystemClock(), extender_url=None, scheduler_name="default-scheduler"
+        )
+        await client.create(DEVICE_CLASSES, {"metadata": {"name": CLASS}, "spec": {}})
+        await register(client, a_sharing_node("n", cards=()))
+        await client.create(RESOURCE_SLICES, a_device_slice("n", a_device("gpu-a", mib=10_000)))
+        for number in range(12):
+            await client.create(
+                RESOURCE_CLAIMS, a_device_claim(f"c{number}", a_request()), namespace="default"
+            )
+            body = a_pod_with_claim(f"p{number}", f"c{number}")
+            await client.create(PODS, body, namespace="default")
+
+        async with asyncio.TaskGroup() as group:
+            running = group.create_task(scheduler.run())
+            await until(lambda: all_tried(client, 12), what="every pod has been tried")
+            running.cancel()
+
+        claims = await client.list(RESOURCE_CLAIMS)
+        allocated = [
+            claim
+            for raw in claims.items
+            if (claim := decode_object(bytes(raw))["status"].get("allocation"))
+        ]
+        assert len(allocated) == 1
+
+
+async def all_tried(client: KubeClient, count: int) -> bool:
+    pods = [decode_object(bytes(raw)) for raw in (await client.list(PODS)).items]
+    tried = [pod for pod in pods if pod["spec"].get("nodeName") or pod["status"].get("conditions")]
+    return len(tried) == count
+
+
+async def test_an_expression_that_it_does_not_evaluate_is_said_on_the_pod(tmp_path: Path) -> None:
+    async with ApiServer.start(port=0) as api, connect(api.kubeconfig(tmp_path / "k")) as client:
+        scheduler = KubeScheduler(
+            client, SystemClock(), extender_url=None, scheduler_name="default-scheduler"
+        )
+        await client.create(DEVICE_CLASSES, {"metadata": {"name": CLASS}, "spec": {}})
+        await register(client, a_sharing_node("n", cards=()))
+        await client.create(RESOURCE_SLICES, a_device_slice("n", a_device("gpu-a")))
+        claim = a_device_claim("c", a_request(expression="1 == 1"))
+        await client.create(RESOURCE_CLAIMS, claim, namespace="default")
+        await client.create(PODS, a_pod_with_claim("p", "c"), namespace="default")
+
+        async with asyncio.TaskGroup() as group:
+            running = group.create_task(scheduler.run())
+            await until(lambda: all_tried(client, 1), what="the pod has been tried")
+            running.cancel()
+
+        pod = await client.get_object(PODS, "p", namespace="default")
+        (condition,) = pod["status"]["conditions"]
+        assert condition["reason"] == "SchedulerError"
+        assert "this simulator does not evaluate '1 == 1'" in condition["message"]

@@ -6,6 +6,7 @@ admission writes the request beside gpu-memory), and before that the proposal in
 """
 
 import re
+from dataclasses import replace
 from typing import Final
 
 from fracgpu import names
@@ -29,7 +30,7 @@ from fracgpu.request.dialects.dialect import (
 )
 from fracgpu.request.dialects.preferences import not_offered
 from fracgpu.spelling import did_you_mean, room_for_list
-from fracgpu.units import parse_memory_mib
+from fracgpu.units import parse_memory_mib, parse_share
 
 FRACTION: Final = "gpu-fraction"
 MEMORY: Final = "gpu-memory"
@@ -58,9 +59,9 @@ _ISOLATION: Final = f"{names.ISOLATION} alone chooses what enforces a share"
 _NO_BURST: Final = "FracGPU grants the request and no burst above it"
 
 
-def _read(pod: PodForDialects, _options: Options) -> DialectReading:
+def _read(pod: PodForDialects, options: Options) -> DialectReading:
     modes = _modes(pod)
-    named, warnings = _by_name(pod)
+    named, warnings = _by_name(pod, burst=options.burst)
     one = _one_container(pod, beside=bool(named))
     for request in named:
         if one is not None and request.container == one.container:
@@ -68,13 +69,42 @@ def _read(pod: PodForDialects, _options: Options) -> DialectReading:
                 key, text = one.sources[0], pod.annotations[one.sources[0]]
                 refuse_both(annotation_field(key), annotation_field(request.sources[0]), found=text)
             one = None
+    portions = {key: _NO_BURST for key in sorted(pod.annotations) if _PORTION_KEY.fullmatch(key)}
+    if options.burst and one is not None and one.share is not None:
+        one = _with_portion(pod, one, portions)
     requests = (*([one] if one else []), *named)
     if not requests:
         return DialectReading(warnings=not_offered(pod.annotations, modes))
-    portions = {key: _NO_BURST for key in sorted(pod.annotations) if _PORTION_KEY.fullmatch(key)}
     mps = {} if pod.annotations.get(MPS) == "false" else {MPS: _ISOLATION}
     more = not_offered(pod.annotations, {**mps, **portions, **modes})
     return DialectReading(requests=requests, warnings=(*warnings, *more))
+
+
+def _with_portion(
+    pod: PodForDialects, request: ForeignRequest, ignored: dict[str, str]
+) -> ForeignRequest:
+    """Return a request with its limit as a share of the card, which is ignored no more.
+
+    Raises:
+        RequestError: the limit is no share of a card, or below the request.
+    """
+    for key in ignored:
+        match = _PORTION_KEY.fullmatch(key)
+        if match is None or match[1] != request.container or request.share is None:
+            continue
+        text = pod.annotations[key]
+        most_share = parse_share(text, field=annotation_field(key))
+        if most_share < request.share:
+            wanted = f"at least the request, {pod.annotations[FRACTION]}"
+            raise RequestError(field=annotation_field(key), found=text, wanted=wanted)
+        del ignored[key]
+        more = most_share > request.share
+        return replace(
+            request,
+            most_share=most_share if more else None,
+            sources=(*request.sources, key),
+        )
+    return request
 
 
 def _modes(pod: PodForDialects) -> dict[str, str]:
@@ -152,7 +182,9 @@ def _chosen(pod: PodForDialects) -> str:
     )
 
 
-def _by_name(pod: PodForDialects) -> tuple[tuple[ForeignRequest, ...], tuple[str, ...]]:
+def _by_name(
+    pod: PodForDialects, *, burst: bool
+) -> tuple[tuple[ForeignRequest, ...], tuple[str, ...]]:
     keys: dict[str, dict[str, str]] = {}
     for key, text in pod.annotations.items():
         match = _BY_NAME_KEY.fullmatch(key)
@@ -166,19 +198,20 @@ def _by_name(pod: PodForDialects) -> tuple[tuple[ForeignRequest, ...], tuple[str
     warnings: list[str] = []
     for spec in pod.containers:
         if spec.name in keys:
-            request, burst = _named_request(pod, spec.name, keys[spec.name])
+            request, ignored = _named_request(pod, spec.name, keys[spec.name], burst=burst)
             requests.append(request)
-            warnings += burst
+            warnings += ignored
     return tuple(requests), tuple(warnings)
 
 
 def _named_request(
-    pod: PodForDialects, container: str, keys: dict[str, str]
+    pod: PodForDialects, container: str, keys: dict[str, str], *, burst: bool
 ) -> tuple[ForeignRequest, tuple[str, ...]]:
     request_key, limit_key = keys.get(_REQUEST, keys.get(_LIMIT, "")), keys.get(_LIMIT, "")
     text, limit = pod.annotations[request_key], pod.annotations.get(limit_key, "")
     mib = parse_memory_mib(text, field=annotation_field(request_key))
-    burst: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
+    most_mib = None
     if limit_key:
         limit_mib = parse_memory_mib(limit, field=annotation_field(limit_key))
         if limit_mib < mib:
@@ -187,13 +220,20 @@ def _named_request(
                 found=limit,
                 wanted=f"at least the request, {text}",
             )
-        burst = not_offered({limit_key: limit}, {limit_key: _NO_BURST}) if limit_mib > mib else ()
+        if limit_mib > mib and burst:
+            most_mib = limit_mib
+        elif limit_mib > mib:
+            ignored = not_offered({limit_key: limit}, {limit_key: _NO_BURST})
     sources = [request_key, limit_key] if limit_key not in ("", request_key) else [request_key]
     sources += [DEVICES] if DEVICES in pod.annotations else []
     request = ForeignRequest(
-        container=container, cards=_cards(pod), mib=mib, sources=tuple(sources)
+        container=container,
+        cards=_cards(pod),
+        mib=mib,
+        most_mib=most_mib,
+        sources=tuple(sources),
     )
-    return request, burst
+    return request, ignored
 
 
 def _cards(pod: PodForDialects) -> int:

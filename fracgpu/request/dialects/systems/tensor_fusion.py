@@ -57,13 +57,13 @@ _IGNORED: Final = {
 }
 
 
-def _read(pod: PodForDialects, _options: Options) -> DialectReading:
+def _read(pod: PodForDialects, options: Options) -> DialectReading:
     dedicated = _dedicated(pod)
     if not dedicated and MEMORY not in pod.annotations:
         _refuse_orphans(pod)
         return DialectReading()
     _refuse_others(pod)
-    return _entire_cards(pod) if dedicated else _share(pod)
+    return _entire_cards(pod) if dedicated else _share(pod, options)
 
 
 def _refuse_orphans(pod: PodForDialects) -> None:
@@ -128,16 +128,21 @@ def _count(pod: PodForDialects) -> int:
     return 1 if text is None else card_count(text, field=annotation_field(COUNT))
 
 
-def _share(pod: PodForDialects) -> DialectReading:
+def _share(pod: PodForDialects, options: Options) -> DialectReading:
     texts = pod.annotations
     mib = parse_memory_mib(texts[MEMORY], field=annotation_field(MEMORY))
-    bursts = (*_memory_burst(pod, mib), *_compute_burst(pod))
+    most_mib = _memory_limit(pod, mib)
+    granted = options.burst and most_mib is not None
+    ignored = {MEMORY_LIMIT: _NO_BURST} if most_mib is not None and not granted else {}
+    bursts = (*not_offered(texts, ignored), *_compute_burst(pod))
+    keys_read = (MEMORY, *((MEMORY_LIMIT,) if granted else ()), COMPUTE, COUNT, VENDOR, CONTAINER)
     request = ForeignRequest(
         container=_container(pod),
         cards=_count(pod),
         mib=mib,
+        most_mib=most_mib if granted else None,
         cores=_compute(pod, COMPUTE) or 0,
-        sources=tuple(key for key in (MEMORY, COMPUTE, COUNT, VENDOR, CONTAINER) if key in texts),
+        sources=tuple(key for key in keys_read if key in texts),
     )
     return DialectReading(
         requests=(request,),
@@ -146,16 +151,16 @@ def _share(pod: PodForDialects) -> DialectReading:
     )
 
 
-def _memory_burst(pod: PodForDialects, mib: Mib) -> tuple[str, ...]:
+def _memory_limit(pod: PodForDialects, mib: Mib) -> Mib | None:
+    """Return the limit if it is above the request."""
     text = pod.annotations.get(MEMORY_LIMIT)
     if text is None:
-        return ()
+        return None
     limit_mib = parse_memory_mib(text, field=annotation_field(MEMORY_LIMIT))
     if limit_mib < mib:
         wanted = f"at least the request, {pod.annotations[MEMORY]}"
         raise RequestError(field=annotation_field(MEMORY_LIMIT), found=text, wanted=wanted)
-    more = limit_mib > mib
-    return not_offered(pod.annotations, {MEMORY_LIMIT: _NO_BURST}) if more else ()
+    return limit_mib if limit_mib > mib else None
 
 
 def _compute_burst(pod: PodForDialects) -> tuple[str, ...]:

@@ -76,6 +76,7 @@ async def test_through_the_true_ctypes_calls_a_card_is_what_the_library_says(
             "health_reason": "",
             "numa_node": 1,
             "slots": 32,
+            "limits_mib": 0,
             "links": {},
         },
         "pci_bus_id": "00000000:17:00.0",

@@ -93,12 +93,12 @@ def test_what_was_only_shown_is_no_cooldown_and_is_shown_once_an_hour(
 def test_a_move_that_helped_nobody_is_undone_once_and_then_its_owner_rests() -> None:
     failed = replace(
         a_past_move(minutes_ago=20, owner_uid="owner-1", pod_uid="first"),
-        useless=True,
+        ending=Ending.USELESS,
         replacement_uid="second",
     )
     undone = replace(
         a_past_move(minutes_ago=2, owner_uid="owner-1", pod_uid="second"),
-        useless=True,
+        ending=Ending.USELESS,
         replacement_uid="third",
     )
 
@@ -108,7 +108,7 @@ def test_a_move_that_helped_nobody_is_undone_once_and_then_its_owner_rests() -> 
     assert why("second", failed) is None
     assert why("other", failed) is HoldReason.OWNER_COOLDOWN
     assert why("third", failed, undone) is HoldReason.OWNER_COOLDOWN
-    assert why("second", replace(failed, useless=False)) is HoldReason.OWNER_COOLDOWN
+    assert why("second", replace(failed, ending=Ending.RELIEVED)) is HoldReason.OWNER_COOLDOWN
 
 
 def test_a_backlog_is_cleared_fast_and_no_day_has_more_than_four_moves_an_hour() -> None:
@@ -174,12 +174,12 @@ def test_a_pod_that_a_useless_move_brought_may_move_once_more_whatever_its_owner
     first = replace(
         a_past_move(minutes_ago=50, pod_uid="a", owner_uid="owner-1"),
         replacement_uid="b",
-        useless=True,
+        ending=Ending.USELESS,
     )
     second = replace(
         a_past_move(minutes_ago=40, pod_uid="b", owner_uid="owner-1"),
         replacement_uid="c",
-        useless=True,
+        ending=Ending.USELESS,
     )
 
     assert of_pod(budgets(first), pod_uid="b") is None
@@ -188,8 +188,8 @@ def test_a_pod_that_a_useless_move_brought_may_move_once_more_whatever_its_owner
 
 
 def test_replacements_that_name_each_other_end_the_search() -> None:
-    a = replace(a_past_move(pod_uid="a", owner_uid="x"), replacement_uid="b", useless=True)
-    b = replace(a_past_move(pod_uid="b", owner_uid="x"), replacement_uid="a", useless=True)
+    a = replace(a_past_move(pod_uid="a", owner_uid="x"), replacement_uid="b", ending=Ending.USELESS)
+    b = replace(a_past_move(pod_uid="b", owner_uid="x"), replacement_uid="a", ending=Ending.USELESS)
 
     assert not budgets(a, b).may_undo("a")
 
@@ -209,11 +209,11 @@ def test_a_card_rests_as_source_and_as_target() -> None:
 
 
 def test_each_useless_move_doubles_the_owners_rest() -> None:
-    useless = replace(a_past_move(minutes_ago=90, owner_uid="owner-1"), useless=True)
+    useless = replace(a_past_move(minutes_ago=90, owner_uid="owner-1"), ending=Ending.USELESS)
 
     assert of_pod(budgets(useless)) is HoldReason.OWNER_COOLDOWN
     assert of_pod(budgets(useless, now=NOON + timedelta(minutes=30))) is None
-    assert of_pod(budgets(replace(useless, useless=False))) is None
+    assert of_pod(budgets(replace(useless, ending=Ending.RELIEVED))) is None
 
 
 def test_a_planned_move_counts_at_once() -> None:
@@ -299,7 +299,7 @@ def observed_at(attempt: Attempt, began: datetime, now: datetime) -> PastMove:
         ended_at=end if over else None,
         disturbed=disturbed,
         disturbed_at=disturbed_at if disturbed else None,
-        useless=over and disturbed and attempt.useless,
+        ending=Ending.USELESS if over and disturbed and attempt.useless else None,
     )
 
 
@@ -405,7 +405,7 @@ def test_what_users_did_meanwhile_opens_nothing(ending: Ending) -> None:
 
 
 def test_what_was_only_shown_opens_nothing() -> None:
-    past = [ended(minutes_ago=m, useless=True, ending=Ending.DRY_RUN) for m in range(1, 20)]
+    past = [ended(minutes_ago=m, ending=Ending.DRY_RUN) for m in range(1, 20)]
 
     assert opened(*past) == {}
 
@@ -469,7 +469,6 @@ def test_it_says_why_and_until_when() -> None:
             minutes_ago=st.floats(0, 10_000),
             disturbed=st.booleans(),
             ending=st.sampled_from(Ending),
-            useless=st.booleans(),
         ),
         max_size=30,
     )

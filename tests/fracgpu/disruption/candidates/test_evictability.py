@@ -369,9 +369,9 @@ SURGED = {"labels": {"pod-template-hash": "5d4f8c"}}
     ],
 )
 def test_the_cost_of_a_pod(facts: dict[str, Any], mib: int, points: float) -> None:
-    pod = a_placed_pod("p", **facts).info
+    pod = a_placed_pod("p", **facts)
 
-    assert disruption_cost(pod, mib=mib) == pytest.approx(points)
+    assert disruption_cost(a_disruption_state(), pod, mib=mib) == pytest.approx(points)
 
 
 HASHED = {"pod-template-hash": "5d4f8c"}
@@ -387,8 +387,8 @@ def test_what_an_owners_pods_take_to_be_ready_is_learnt_and_costs() -> None:
 
     assert startup_s(state, pods[0]) == 90
     assert startup_s(a_disruption_state(), a_placed_pod("pod-a")) == 0
-    slow = disruption_cost(pods[0].info, mib=0, startup_s=90)
-    assert slow - disruption_cost(pods[0].info, mib=0) == pytest.approx(0.3)
+    slow = disruption_cost(state, pods[0], mib=0)
+    assert slow - disruption_cost(a_disruption_state(), pods[3], mib=0) == pytest.approx(0.3)
 
 
 def test_a_pod_of_a_deployment_is_replaced_first() -> None:

@@ -141,7 +141,7 @@ def test_a_move_says_which_pod_it_is_what_it_uses_and_what_it_gains() -> None:
     assert (move.pod, move.owner_uid) == ("ml/p-a0", "owner-p-a0")
     assert (move.busy_ratio, move.level_ratio) == (0.2, 0.3)
     # A sixth of a card of 24,000 MiB, less what it costs to move a pod of 4,000 MiB.
-    cost = disruption_cost(state.pods["p-a0"].info, mib=4000)
+    cost = disruption_cost(state, state.pods["p-a0"], mib=4000)
     assert move.gain_points == pytest.approx(100 / 6 - cost)
 
 

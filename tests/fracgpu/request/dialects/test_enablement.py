@@ -48,7 +48,7 @@ def test_every_option_is_read() -> None:
 
 KNOWN = (
     "gpushareUnit, hamiMemoryFactor, hamiDefaultCount, volcanoMemoryFactor, nvidiaReplicas, "
-    "awsVgpusPerCard, tensorFusionRuns, kaiRuns"
+    "awsVgpusPerCard, tensorFusionRuns, kaiRuns, burst"
 )
 NAMES = (
     "gpushare, hami, kai, vcuda, qgpu, elastic-gpu, nos, volcano, cce, vgpu-manager, "

@@ -2,6 +2,8 @@ from fractions import Fraction
 
 import pytest
 
+from fracgpu import names
+from fracgpu.errors import RequestError
 from fracgpu.k8s.container import ContainerKind, ContainerSpec
 from fracgpu.request.dialects import Options, PodForDialects, Translation
 from fracgpu.request.dialects.systems.kai import CONTAINER, DEVICES, FRACTION, MEMORY, MPS
@@ -291,3 +293,50 @@ def test_a_pod_without_containers_gets_a_reason() -> None:
         "annotation gpu-fraction is 'a pod without containers'; want a pod with at least one "
         "container"
     )
+
+
+BURST = Options(burst=True)
+
+
+@pytest.mark.parametrize(
+    ("annotations", "part", "written"),
+    [
+        (
+            {SHIPPED_REQUEST: "30Gi", SHIPPED_LIMIT: "40Gi"},
+            SliceRequest(container="train", mib=Mib(30 * 1024), most_mib=Mib(40 * 1024)),
+            {names.MEMORY: "30720Mi", names.MEMORY_LIMIT: "40960Mi"},
+        ),
+        (
+            {FRACTION: "0.5", PORTION: "0.8"},
+            SliceRequest(container="train", share=Fraction(1, 2), most_share=Fraction(4, 5)),
+            {names.FRACTION: "0.5", names.FRACTION_LIMIT: "0.8"},
+        ),
+        (
+            {FRACTION: "0.5", PORTION: "0.5"},
+            SliceRequest(container="train", share=Fraction(1, 2)),
+            {names.FRACTION: "0.5"},
+        ),
+    ],
+)
+def test_where_bursts_are_granted_limits_are_ours(
+    annotations: dict[str, str], part: SliceRequest, written: dict[str, str]
+) -> None:
+    found = read(a_pod(annotations=annotations), "kai", options=BURST)
+
+    assert found.request is not None
+    assert (found.request.slices, found.annotations, found.warnings) == ((part,), written, ())
+    # What one admission writes passes the next one unchanged.
+    again = read(a_pod(annotations={**annotations, **written}), "kai", options=BURST)
+    assert (again.request, again.annotations) == (found.request, {})
+
+
+def test_a_limit_as_a_share_of_a_card_needs_a_request_as_one() -> None:
+    for annotations in (
+        {MEMORY: "2000", PORTION: "0.8"},
+        {FRACTION: "0.5", PORTION.replace("train", "other"): "0.8"},
+    ):
+        found = read(a_pod(annotations=annotations), "kai", options=BURST)
+        assert "no burst above it" in found.warnings[0]
+    for text, wanted in (("0.4", "at least the request, 0.5"), ("1.5", "a share of one card")):
+        with pytest.raises(RequestError, match=wanted):
+            read(a_pod(annotations={FRACTION: "0.5", PORTION: text}), "kai", options=BURST)

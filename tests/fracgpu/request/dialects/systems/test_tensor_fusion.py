@@ -1,5 +1,6 @@
 import pytest
 
+from fracgpu import names
 from fracgpu.k8s.container import ContainerSpec
 from fracgpu.request.dialects import Translation
 from fracgpu.request.dialects.dialect import Options
@@ -145,3 +146,16 @@ def test_pods_of_a_running_operator_are_left_alone() -> None:
     assert read(pod, "tensor-fusion", options=runs) == left
     assert read(pod, options=runs) == left
     assert read(pod, "tensor-fusion").request is not None
+
+
+def test_where_bursts_are_granted_the_memory_limit_is_ours_and_that_of_compute_is_not() -> None:
+    annotations = {MEMORY: "4Gi", MEMORY_LIMIT: "8Gi", COMPUTE_LIMIT: "80"}
+    found = read(a_pod(annotations=annotations), "tensor-fusion", options=Options(burst=True))
+
+    assert found.request is not None
+    (part,) = found.request.slices
+    assert (part.mib, part.most_mib) == (4096, 8192)
+    assert found.annotations == {names.MEMORY: "4096Mi", names.MEMORY_LIMIT: "8192Mi"}
+    assert found.origin.endswith("vram-request=4Gi, tensor-fusion.ai/vram-limit=8Gi")
+    (warning,) = found.warnings
+    assert warning == f"annotation tensor-fusion.ai/compute-percent-limit is '80', {NO_BURST}"

@@ -1,0 +1,326 @@
+"""What kubelet asks of a claim before its pod's containers start: to have ready what they get."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final, Protocol, TypeVar
+
+import structlog
+
+from deviceplugin.claims import Claim
+from deviceplugin.container.cdi import CdiError, CdiFolder, CdiSpec, closed_spec, qualified_name
+from deviceplugin.container.spec_builder import ContainerSpecBuilder, SpecBuildError
+from deviceplugin.dra.claim_use import ClaimUse
+from deviceplugin.dra.held_claims import HeldClaim, HeldClaims
+from deviceplugin.dra.server import ClaimName, Claims, PreparedDevice, PrepareError
+from deviceplugin.enforcement.interface import EnforcementError
+from deviceplugin.enforcement.limiter import Limiter
+from deviceplugin.enforcement.promises import chosen_isolation
+from deviceplugin.identity.starts import wired
+from deviceplugin.metrics import DevicePluginMetrics
+from deviceplugin.node.inventory import InventoryTracker
+from fracgpu.cards.card import Health
+from fracgpu.device_claims.claim import DeviceClaim, assignment_of, decode_claim
+from fracgpu.device_claims.devices import cards_by_device
+from fracgpu.device_claims.preparation import why_not_prepared
+from fracgpu.errors import WireError
+from fracgpu.request.language import wanted_isolation
+from fracgpu.request.need import Isolation
+from fracgpu.state.pod_info import PodInfo
+from kube.client import KubeClient
+from kube.errors import KubeError, NotFound
+from kube.kinds import RESOURCE_CLAIMS
+from process.clock import Clock
+
+_T = TypeVar("_T", DeviceClaim, tuple[PodInfo, ClaimUse])
+
+log = structlog.get_logger()
+
+# Kubelet waits 45 s for an answer, and asks again only a minute after a refusal. So what comes soon
+# is waited for: the pod in our copy, the last pod's end, the API server.
+_PATIENCE_S: Final = 25.0
+_POLL_S: Final = 0.1
+_PAUSE_S: Final = 1.0
+
+
+class Runtime(Protocol):
+    """What we need to know of the container runtime."""
+
+    async def check(self) -> str | None:
+        """Return why it would not give a container its cards now, or None."""
+        ...
+
+
+class Preparer(Claims):
+    """Writes a CDI spec for each request of a claim: of ours, the container's of that name.
+
+    A spec's name has the claim's UID, which no other claim will ever have. So the runtime cannot
+    give it to another pod, whatever it has cached, and what is left of it is found without memory.
+
+    Args:
+        node: this node's name.
+        client: reads claims.
+        held: what this node's pods hold.
+        pods: this node's pods by UID; None until they and their claims are known.
+        tracker: the node's inventory.
+        runtime: whether the runtime reads CDI specs.
+        builder: builds what a container gets.
+        limiter: limits what it uses.
+        why_not_limited: why the limiter cannot limit containers on this node, or None.
+        specs: the runtime's CDI folder.
+        clock: for durations.
+        metrics: counts starts by outcome.
+        on_prepared: called with the claim of each container that may start, and what enforces its
+            share.
+    """
+
+    def __init__(  # noqa: PLR0913 - the parts of a start; made once, in service.py
+        self,
+        *,
+        node: str,
+        client: KubeClient,
+        held: HeldClaims,
+        pods: Callable[[], Mapping[str, PodInfo] | None],
+        tracker: InventoryTracker,
+        runtime: Runtime,
+        builder: ContainerSpecBuilder,
+        limiter: Limiter,
+        why_not_limited: Callable[[], str | None],
+        specs: CdiFolder,
+        clock: Clock,
+        metrics: DevicePluginMetrics,
+        on_prepared: Callable[[Claim, str], None],
+    ) -> None:
+        self._node = node
+        self._client = client
+        self._held = held
+        self._pods = pods
+        self._tracker = tracker
+        self._runtime = runtime
+        self._builder = builder
+        self._limiter = limiter
+        self._why_not_limited = why_not_limited
+        self._specs = specs
+        self._clock = clock
+        self._metrics = metrics
+        self._on_prepared = on_prepared
+
+    async def prepare(self, claim: ClaimName) -> Sequence[PreparedDevice]:
+        began_s = self._clock.monotonic()
+        try:
+            if (problem := await self._runtime.check()) is not None:
+                raise self._refuse("runtime_unknown", problem)
+            end_s = began_s + _PATIENCE_S
+            found = await self._read(claim, end_s=end_s)
+            pod, use = await self._checked(found, end_s=end_s)
+            return await self._hand_over(found, pod, use)
+        except PrepareError as error:
+            log.warning("claim_refused", claim=claim.name, uid=claim.uid, reason=str(error))
+            raise
+        finally:
+            self._metrics.start_took(self._clock.monotonic() - began_s)
+
+    async def unprepare(self, claim: ClaimName) -> None:
+        """Remove a claim's specs; kubelet also asks for claims that are gone, by their UID."""
+        try:
+            removed = await asyncio.to_thread(self._remove_specs, claim.uid)
+        except CdiError as error:
+            raise PrepareError(str(error)) from error
+        self._held.remove(claim.uid)
+        log.info("claim_unprepared", claim=claim.name, uid=claim.uid, specs=removed)
+
+    def _remove_specs(self, uid: str) -> list[str]:
+        names = sorted(name for name in self._specs.names() if name.startswith(f"{uid}_"))
+        for name in names:
+            self._specs.remove(name)
+        return names
+
+    async def _read(self, claim: ClaimName, *, end_s: float) -> DeviceClaim:
+        """Return a claim as the API server has it."""
+
+        async def read() -> DeviceClaim | str:
+            try:
+                body = await self._client.get(
+                    RESOURCE_CLAIMS, claim.name, namespace=claim.namespace
+                )
+                found = decode_claim(body)
+            except NotFound:
+                raise self._refuse("claim_gone", f"claim {claim.name} is gone") from None
+            except KubeError as error:
+                return f"claim {claim.name} cannot be read: {error}"
+            except WireError as error:
+                raise self._refuse("claim_unreadable", str(error)) from error
+            if found.uid != claim.uid:
+                text = f"claim {claim.name} is another one now, with UID {found.uid}"
+                raise self._refuse("claim_gone", text)
+            return found
+
+        return await self._at_last(read, "api_unreachable", pause_s=_PAUSE_S, end_s=end_s)
+
+    async def _checked(self, claim: DeviceClaim, *, end_s: float) -> tuple[PodInfo, ClaimUse]:
+        """Return the pod of a claim that may be prepared, which counts from now on."""
+
+        async def check() -> tuple[PodInfo, ClaimUse] | str:
+            pods = self._pods()
+            if pods is None:
+                return "this node's pods and their claims are not all known yet"
+            if (problem := self._tracker.problem) is not None and not self._tracker.inventory.cards:
+                return problem
+            pod = next((pods[user.uid] for user in claim.reserved_for if user.uid in pods), None)
+            why = self._why_not(claim, pod, self._held.claims)
+            if why and pod is not None and (always := self._why_not(claim, pod, ())):
+                raise self._refuse("claim_refused", always)
+            if why or pod is None:
+                return why or f"the pod of claim {claim.name} is not known yet"
+            if isinstance(use := await self._use_of(claim, pod), str):
+                return use
+            # Meanwhile another claim may have been prepared.
+            if why := self._why_not(claim, pod, self._held.claims):
+                return why
+            self._held.add(HeldClaim(claim=claim, pod=pod.record.uid, use=use))
+            return pod, use
+
+        return await self._at_last(check, "claim_refused", pause_s=_POLL_S, end_s=end_s)
+
+    async def _use_of(self, claim: DeviceClaim, pod: PodInfo) -> ClaimUse | str:
+        """Return which request of a claim each container has; a text if it cannot be read now."""
+        try:
+            use = (await self._held.uses_of(pod)).get(claim.name)
+        except (KubeError, WireError) as error:
+            return f"the pod of claim {claim.name} cannot be read: {error}"
+        if use is None:
+            text = f"pod {pod.record.name} does not name claim {claim.name}"
+            raise self._refuse("claim_refused", text)
+        return use
+
+    async def _at_last(
+        self,
+        attempt: Callable[[], Awaitable[_T | str]],
+        outcome: str,
+        *,
+        pause_s: float,
+        end_s: float,
+    ) -> _T:
+        """Return what *attempt* does, once it is no text that says why there is nothing yet."""
+        while isinstance(found := await attempt(), str):
+            if self._clock.monotonic() >= end_s:
+                raise self._refuse(outcome, found)
+            await self._clock.sleep(pause_s)
+        return found
+
+    def _why_not(
+        self, claim: DeviceClaim, pod: PodInfo | None, prepared: Iterable[DeviceClaim]
+    ) -> str:
+        cards = self._tracker.inventory.cards
+        return why_not_prepared(claim, pod, node=self._node, cards=cards, prepared=prepared)
+
+    async def _hand_over(
+        self, claim: DeviceClaim, pod: PodInfo, use: ClaimUse
+    ) -> Sequence[PreparedDevice]:
+        try:
+            await self._write_specs(claim, pod, use)
+        except (WireError, PrepareError) as error:
+            self._held.remove(claim.uid)
+            if isinstance(error, PrepareError):
+                raise
+            raise self._refuse("claim_unreadable", str(error)) from error
+        return _answer(claim)
+
+    async def _write_specs(self, claim: DeviceClaim, pod: PodInfo, use: ClaimUse) -> None:
+        """Write a spec for each request, which is that of one container, or of several.
+
+        Raises:
+            WireError: a device is no card of this node.
+            PrepareError: a container cannot have what it was allocated.
+        """
+        cards = self._tracker.inventory.by_uuid()
+        by_request = assignment_of(claim, cards_by_device(cards))
+        if several := use.ambiguous(by_request):
+            text = f"container {several} has several requests of claim {claim.name}: name one"
+            raise self._refuse("claim_refused", text)
+        others = [one.name for one in self._held.of_pod(pod.record.uid) if one.uid != claim.uid]
+        if others:
+            text = (
+                f"pod {pod.record.name} has cards of claims {claim.name} and {others[0]}: want one"
+            )
+            raise self._refuse("claim_refused", text)
+        for request, slices in by_request.items():
+            containers = [name for name, own in use.assigned(by_request).items() if own == slices]
+            own = Claim(
+                pod=pod,
+                container=containers[0] if containers else request,
+                slices=slices,
+                cards=tuple(cards[part.card] for part in slices),
+            )
+            await self._hand_over_one(f"{claim.uid}_{request}", own)
+
+    async def _hand_over_one(self, name: str, claim: Claim) -> None:
+        for card in claim.cards:
+            if card.health is not Health.HEALTHY:
+                text = f"card {card.uuid} is unhealthy: {card.health_reason}"
+                raise self._refuse("card_unhealthy", text)
+        by = chosen_isolation(
+            wanted_isolation(claim.pod.annotations), lambda each: self._unable(each, claim)
+        )
+        try:
+            spec = await asyncio.to_thread(
+                self._builder.build, name, claim, self._tracker.inventory, by=by
+            )
+            spec, isolation = self._limited(spec, claim, by)
+            await asyncio.to_thread(self._specs.write, spec)
+        except SpecBuildError as error:
+            raise self._refuse("no_outfit", str(error)) from error
+        except EnforcementError as error:
+            raise self._refuse("limit_not_proved", str(error)) from error
+        except CdiError as error:
+            raise self._refuse("cdi_folder", str(error)) from error
+        self._metrics.started("wired")
+        log.info("container_wired", **wired(claim, isolation.value), device=name)
+        self._on_prepared(claim, isolation.value)
+
+    def _limited(self, spec: CdiSpec, claim: Claim, by: Isolation) -> tuple[CdiSpec, Isolation]:
+        """Return *spec* such that its container is created only with the limits it is promised.
+
+        Raises:
+            EnforcementError: it cannot be limited as its pod wants.
+        """
+        if by not in (Isolation.KERNEL, Isolation.BEST):
+            return spec, by
+        if self._why_not_limited() is not None:
+            if by is Isolation.KERNEL:
+                raise EnforcementError(f"the pod wants {by.value}: {self._why_not_limited()}")
+            return spec, Isolation.NONE
+        self._limiter.check_wanted(claim.pod, claim.slices)
+        promised = self._limiter.promised(claim.pod, claim.slices)
+        if promised:
+            # The runtime asks us by NRI, and our answer replaces the mount and sets the limits.
+            spec = replace(spec, mounts=(*spec.mounts, *closed_spec(spec.name).mounts))
+        all_limited = len(promised) == len(claim.slices)
+        return spec, Isolation.KERNEL if all_limited else Isolation.NONE
+
+    def _unable(self, isolation: Isolation, claim: Claim) -> str | None:
+        if isolation is not Isolation.KERNEL:
+            return self._builder.why_not(isolation, self._tracker.inventory.hardware(claim.cards))
+        reasons = (self._limiter.why_not(part.card) for part in claim.slices)
+        return self._why_not_limited() or next(filter(None, reasons), None)
+
+    def _refuse(self, outcome: str, text: str) -> PrepareError:
+        self._metrics.started(outcome)
+        return PrepareError(text)
+
+
+def _answer(claim: DeviceClaim) -> Sequence[PreparedDevice]:
+    """Return the devices for kubelet: the spec of a request with its first card.
+
+    With each card it would be the same spec several times, which not every runtime applies once.
+    """
+    specs = {one.request: qualified_name(f"{claim.uid}_{one.request}") for one in claim.devices}
+    return [
+        PreparedDevice(
+            request=one.request,
+            pool=one.node,
+            device=one.device,
+            cdi=(specs.pop(one.request),) if one.request in specs else (),
+        )
+        for one in claim.devices
+    ]

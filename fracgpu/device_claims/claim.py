@@ -1,0 +1,327 @@
+"""A ResourceClaim decoded: what it requests, what it was allocated, and whose it is."""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Final
+
+import msgspec
+
+from fracgpu import names
+from fracgpu.cards.card import CardUuid
+from fracgpu.device_claims import devices
+from fracgpu.device_claims.selectors import listed_cards
+from fracgpu.errors import WireError, decode_wire
+from fracgpu.k8s.quantity import memory_mib, parse
+from fracgpu.state.allocation import WHOLE_CARD, Assignment, CardAllocation, Slice
+from fracgpu.units import FULL_CORES, MAX_MIB, Mib
+
+_WHAT: Final = "ResourceClaim"
+_MOST_SLOTS: Final = 2**31
+
+
+class PodReference(msgspec.Struct, frozen=True):
+    """A pod that a claim is owned by, or reserved for."""
+
+    name: str
+    uid: str
+
+
+class DeviceRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """One request of a claim.
+
+    Attributes:
+        name: ours are named after the container.
+        amounts: what is requested of each card; None where the claim says none.
+        cards: its shortlist, the best first; empty for an open request.
+        plain: of no other form than ours.
+    """
+
+    name: str
+    device_class: str
+    cards_wanted: int = 1
+    amounts: CardAllocation | None = None
+    cards: tuple[CardUuid, ...] = ()
+    plain: bool = True
+
+
+class AllocatedDevice(msgspec.Struct, frozen=True, kw_only=True):
+    """A device of ours that kube-scheduler has allocated, and what was consumed of it."""
+
+    request: str
+    node: str
+    device: str
+    amounts: CardAllocation
+
+
+class DeviceClaim(msgspec.Struct, frozen=True, kw_only=True):
+    """A ResourceClaim.
+
+    Attributes:
+        managed: it has our label.
+        owner: the pod that controls it.
+        allocated: kube-scheduler has allocated it.
+        devices: those of our driver that it was allocated.
+        reserved_for: the pods that may use it.
+    """
+
+    uid: str
+    namespace: str
+    name: str
+    resource_version: str = ""
+    created_at: datetime | None = None
+    terminating: bool = False
+    managed: bool = False
+    owner: PodReference | None = None
+    requests: tuple[DeviceRequest, ...] = ()
+    allocated: bool = False
+    devices: tuple[AllocatedDevice, ...] = ()
+    reserved_for: tuple[PodReference, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """``namespace/name``, for people."""
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def node(self) -> str:
+        """The node of its devices; empty before it is allocated."""
+        return self.devices[0].node if self.devices else ""
+
+    @property
+    def holder(self) -> str:
+        """The UID under which it is counted: of ours that of its pod, else its own."""
+        return self.owner.uid if self.managed and self.owner is not None else self.uid
+
+    @property
+    def open(self) -> bool:
+        """Whether some request has no shortlist."""
+        return not all(request.cards for request in self.requests)
+
+    @property
+    def first_choice(self) -> Assignment:
+        """The first cards of each shortlist, which are on the best node; nothing if it is open."""
+        if self.open:
+            return {}
+        return {
+            request.name: tuple(
+                Slice(card=card, mib=request.amounts.mib, cores=request.amounts.cores)
+                for card in request.cards[: request.cards_wanted]
+            )
+            for request in self.requests
+            if request.amounts is not None
+        }
+
+
+def assignment_of(claim: DeviceClaim, cards: Mapping[str, CardUuid]) -> Assignment:
+    """Return which cards each container was allocated; requests are named after containers.
+
+    Args:
+        claim: the claim.
+        cards: those of its node, by device.
+
+    Raises:
+        WireError: a device is no card of the node, or a container has one twice.
+    """
+    found = defaultdict[str, list[Slice]](list)
+    for one in claim.devices:
+        card = cards.get(one.device)
+        if card is None:
+            message = f"{claim.key} has device {one.device}, which is no card of {one.node}"
+            raise WireError(what=_WHAT, message=message)
+        slices = found[one.request]
+        if any(part.card == card for part in slices):
+            message = f"{claim.key} has device {one.device} twice for '{one.request}'"
+            raise WireError(what=_WHAT, message=message)
+        slices.append(Slice(card=card, mib=one.amounts.mib, cores=one.amounts.cores))
+    return {request: tuple(slices) for request, slices in found.items()}
+
+
+def held_of_cards(
+    claim: DeviceClaim, cards: Mapping[str, CardUuid]
+) -> Mapping[CardUuid, CardAllocation]:
+    """Return what a claim consumes of each card; an unknown one goes by the device's name."""
+    found: dict[CardUuid, CardAllocation] = {}
+    for one in claim.devices:
+        card = cards.get(one.device, CardUuid(one.device))
+        found[card] = _sum(found[card], one.amounts) if card in found else one.amounts
+    return found
+
+
+def _sum(one: CardAllocation, other: CardAllocation) -> CardAllocation:
+    return CardAllocation(
+        mib=Mib(min(one.mib + other.mib, MAX_MIB)),
+        cores=one.cores + other.cores,
+        slots=one.slots + other.slots,
+    )
+
+
+class _Owner(msgspec.Struct):
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+    controller: bool = False
+
+
+class _Meta(msgspec.Struct, rename="camel"):
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    creation_timestamp: datetime | None = None
+    deletion_timestamp: str | None = None
+    labels: dict[str, str] | None = None
+    owner_references: list[_Owner] | None = None
+
+
+_Amounts = dict[str, str | int | float]
+
+
+class _Capacity(msgspec.Struct):
+    requests: _Amounts | None = None
+
+
+class _Cel(msgspec.Struct):
+    expression: str = ""
+
+
+class _Selector(msgspec.Struct):
+    cel: _Cel | None = None
+
+
+class _Exactly(msgspec.Struct, rename="camel"):
+    device_class_name: str = ""
+    allocation_mode: str = ""
+    count: int = 1
+    capacity: _Capacity | None = None
+    selectors: list[_Selector] | None = None
+    admin_access: bool | None = None
+
+
+class _Request(msgspec.Struct):
+    name: str = ""
+    exactly: _Exactly | None = None
+
+
+class _Devices(msgspec.Struct):
+    requests: list[_Request] | None = None
+
+
+class _Spec(msgspec.Struct):
+    devices: _Devices | None = None
+
+
+class _Result(msgspec.Struct, rename="camel"):
+    request: str = ""
+    driver: str = ""
+    pool: str = ""
+    device: str = ""
+    admin_access: bool | None = None
+    consumed_capacity: _Amounts | None = None
+
+
+class _Results(msgspec.Struct):
+    results: list[_Result] | None = None
+
+
+class _Allocation(msgspec.Struct):
+    devices: _Results | None = None
+
+
+class _Consumer(msgspec.Struct):
+    resource: str = ""
+    name: str = ""
+    uid: str = ""
+
+
+class _Status(msgspec.Struct, rename="camel"):
+    allocation: _Allocation | None = None
+    reserved_for: list[_Consumer] | None = None
+
+
+class _Claim(msgspec.Struct):
+    metadata: _Meta = msgspec.field(default_factory=_Meta)
+    spec: _Spec = msgspec.field(default_factory=_Spec)
+    status: _Status = msgspec.field(default_factory=_Status)
+
+
+_decoder: Final = msgspec.json.Decoder(_Claim)
+
+
+def decode_claim(body: bytes) -> DeviceClaim:
+    """Return the ResourceClaim that *body* holds.
+
+    Raises:
+        WireError: *body* is no ResourceClaim.
+    """
+    wire = decode_wire(_decoder.decode, body, what=_WHAT)
+    meta, allocation = wire.metadata, wire.status.allocation
+    results = (allocation.devices.results if allocation and allocation.devices else None) or ()
+    owners = [one for one in meta.owner_references or () if one.controller and one.kind == "Pod"]
+    return DeviceClaim(
+        uid=meta.uid,
+        namespace=meta.namespace,
+        name=meta.name,
+        resource_version=meta.resource_version,
+        created_at=meta.creation_timestamp,
+        terminating=meta.deletion_timestamp is not None,
+        managed=(meta.labels or {}).get(names.MANAGED_BY_LABEL) == names.MANAGED_BY,
+        owner=PodReference(name=owners[0].name, uid=owners[0].uid) if owners else None,
+        requests=tuple(
+            _request(one) for one in (wire.spec.devices and wire.spec.devices.requests) or ()
+        ),
+        allocated=allocation is not None,
+        devices=tuple(
+            AllocatedDevice(
+                request=one.request.partition("/")[0],  # without the name of a subrequest
+                node=one.pool,
+                device=one.device,
+                amounts=_consumed(one.consumed_capacity),
+            )
+            for one in results
+            if one.driver == names.DRA_DRIVER and not one.admin_access
+        ),
+        reserved_for=tuple(
+            PodReference(name=one.name, uid=one.uid)
+            for one in wire.status.reserved_for or ()
+            if one.resource == "pods"
+        ),
+    )
+
+
+def _request(wire: _Request) -> DeviceRequest:
+    exactly = wire.exactly
+    if exactly is None:  # alternatives, which are none of ours
+        return DeviceRequest(name=wire.name, device_class="", plain=False)
+    amounts = exactly.capacity.requests if exactly.capacity else None
+    expressions = [one.cel.expression for one in exactly.selectors or () if one.cel is not None]
+    return DeviceRequest(
+        name=wire.name,
+        device_class=exactly.device_class_name,
+        cards_wanted=exactly.count,
+        amounts=None if amounts is None else _amounts_of(amounts),
+        cards=listed_cards(expressions[0]) if len(expressions) == 1 else (),
+        plain=exactly.allocation_mode in ("", "ExactCount") and not exactly.admin_access,
+    )
+
+
+def _consumed(amounts: _Amounts | None) -> CardAllocation:
+    """Return what was consumed of a device: all of it, where nothing says how much."""
+    return WHOLE_CARD if not amounts else _amounts_of(amounts)
+
+
+def _amounts_of(amounts: _Amounts) -> CardAllocation:
+    return CardAllocation(
+        mib=Mib(min(memory_mib(str(amounts.get(devices.MEMORY, MAX_MIB << 20))), MAX_MIB)),
+        cores=_whole(amounts.get(devices.CORES, 0), most=FULL_CORES),
+        slots=_whole(amounts.get(devices.SLOTS, 1), most=_MOST_SLOTS),
+    )
+
+
+def _whole(amount: str | int | float, *, most: int) -> int:
+    """Return an amount rounded up; *most* if it cannot be read, or is more."""
+    try:
+        found = parse(amount)
+    except ValueError:
+        return most
+    return min(max(-(-found.numerator // found.denominator), 0), most)

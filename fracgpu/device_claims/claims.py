@@ -1,0 +1,105 @@
+"""From what a pod was granted to the ResourceClaim that kube-scheduler allocates."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from fracgpu import names
+from fracgpu.cards.card import CardUuid
+from fracgpu.device_claims import devices
+from fracgpu.device_claims.selectors import shortlist, suitable
+from fracgpu.request.need import ContainerNeed, PodNeed
+from fracgpu.state.allocation import Assignment, PodRecord
+
+# Limits of the API. Source: k8s.io/api resource/v1 types.go.
+MOST_REQUESTS: Final = 32
+MOST_CARDS: Final = 32  # AllocationResultsMaxSize
+
+Shortlists = Mapping[str, Sequence[CardUuid]]
+
+
+def shortlists(choices: Sequence[Assignment]) -> Shortlists:
+    """Return the cards of each container on several nodes, in the order of the nodes."""
+    found: dict[str, list[CardUuid]] = {}
+    for assignment in choices:
+        for container, slices in assignment.items():
+            found.setdefault(container, []).extend(part.card for part in slices)
+    return found
+
+
+def too_large(need: PodNeed) -> str:
+    """Return why no claim can hold what a pod needs; empty if one can."""
+    cards = sum(container.cards for container in need.containers)
+    if len(need.containers) > MOST_REQUESTS:
+        return f"{len(need.containers)} containers ask for cards; a claim has at most 32 requests"
+    return f"the pod asks for {cards} cards; a claim has at most 32" if cards > MOST_CARDS else ""
+
+
+def claim_of(
+    pod: PodRecord,
+    name: str,
+    need: PodNeed,
+    cards: Shortlists | None,
+    *,
+    card_class: str = "",
+) -> dict[str, Any]:
+    """Return the ResourceClaim for a pod, ready to be created.
+
+    Args:
+        pod: the pod, which owns the claim.
+        name: of the claim, as the pod says it.
+        need: what the pod was granted.
+        cards: the shortlist of each container; None where no card fits now: then the claim is left
+            open, and says which cards would do.
+        card_class: the class of the pool catalogue that it was granted; empty without one.
+
+    Raises:
+        RequestError: the pod's models are too many for an open claim.
+    """
+    return {
+        "metadata": {
+            "name": name,
+            "namespace": pod.namespace,
+            "labels": {names.MANAGED_BY_LABEL: names.MANAGED_BY},
+            "ownerReferences": [
+                {
+                    "apiVersion": "v1",
+                    "kind": "Pod",
+                    "name": pod.name,
+                    "uid": pod.uid,
+                    "controller": True,
+                    "blockOwnerDeletion": False,
+                }
+            ],
+        },
+        "spec": {
+            "devices": {
+                "requests": [
+                    _request(one, names.DEVICE_CLASS_PLACED, shortlist(cards[one.name]))
+                    if cards is not None
+                    else _request(
+                        one, names.DEVICE_CLASS, suitable(need, one, card_class=card_class)
+                    )
+                    for one in need.containers
+                ]
+            }
+        },
+    }
+
+
+def _request(container: ContainerNeed, device_class: str, selector: str) -> Mapping[str, Any]:
+    return {
+        "name": container.name,
+        "exactly": {
+            "deviceClassName": device_class,
+            "allocationMode": "ExactCount",
+            "count": container.cards,
+            "capacity": {
+                "requests": {
+                    devices.MEMORY: f"{container.mib}Mi",
+                    devices.CORES: str(container.cores),
+                    devices.SLOTS: "1",
+                }
+            },
+            "selectors": [{"cel": {"expression": selector}}],
+        },
+    }

@@ -1,0 +1,295 @@
+"""Counts claims in the ledger: what was allocated, and of what was not the first choice.
+
+A pod holds what its claim was allocated, and nothing else of it says so. The events of a pod, its
+claim and its node come in any order.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from fracgpu.cards.card import CardUuid
+from fracgpu.device_claims.claim import DeviceClaim, held_of_cards
+from fracgpu.device_claims.devices import cards_by_device
+from fracgpu.k8s.node_affinity import NodeRules
+from fracgpu.k8s.pod import decode_pod
+from fracgpu.k8s.scheduling.constraints import scheduling_constraints_of
+from fracgpu.k8s.scheduling.objects import SchedulingNode
+from fracgpu.state.allocation import Assignment
+from fracgpu.state.bound_pod import BoundPod, decode_bound_pod
+from fracgpu.state.ledger import discard
+from fracgpu.state.node_info import ObservedNode
+from fracgpu.state.pod_info import PodInfo, pod_info_of
+from fracgpu.state.snapshot import PodAllocation
+from kube.informer import Change, ChangeType
+from kube.objects import ObjectKey
+from scheduler.cache.event_handlers import AnyPod
+from scheduler.core import SchedulerCore
+
+_FOREVER: Final = datetime.max.replace(tzinfo=UTC)
+_T = TypeVar("_T")
+
+_NO_CARDS: Final[Mapping[str, CardUuid]] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnboundPod:
+    """A pod without a node.
+
+    Attributes:
+        rules: the nodes that it selects and tolerates.
+    """
+
+    info: PodInfo
+    rules: NodeRules
+
+    @property
+    def claim_key(self) -> str:
+        """``namespace/name`` of the claim that it names; empty if that is none of ours."""
+        claim = self.info.device_claim
+        return f"{self.info.record.namespace}/{claim}" if claim else ""
+
+
+ObservedPod = BoundPod | UnboundPod
+
+
+def decode_observed_pod(body: bytes) -> ObservedPod:
+    """Decode a pod for an informer.
+
+    Raises:
+        WireError: the body is no pod.
+    """
+    bound = decode_bound_pod(body)
+    if bound is not None:
+        return bound
+    pod = decode_pod(body)
+    return UnboundPod(info=pod_info_of(pod), rules=scheduling_constraints_of(pod).node)
+
+
+def uid_of(pod: ObservedPod) -> str:
+    """Return the UID of a pod."""
+    return pod.uid if isinstance(pod, BoundPod) else pod.info.record.uid
+
+
+class ClaimCache:
+    """Joins pods, claims and nodes, and keeps the core's ledger up to date.
+
+    Args:
+        core: its handlers are told of pods and nodes, and its ledger of claims.
+        on_pod: called with each change of a pod, as the core is told of it.
+        on_due: called with the UID of a pod for whose claim something may have to be done.
+
+    Attributes:
+        pods: the pending pods that name a claim of ours, by UID.
+        claims: all claims by ``namespace/name``.
+        nodes: what kube-scheduler reads of each node.
+    """
+
+    def __init__(
+        self,
+        core: SchedulerCore,
+        *,
+        on_pod: Callable[[Change[AnyPod]], None] = lambda _: None,
+        on_due: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._core = core
+        self._on_pod = on_pod
+        self._on_due = on_due
+        self.pods: dict[str, UnboundPod] = {}
+        self.claims: dict[str, DeviceClaim] = {}
+        self.nodes: dict[str, SchedulingNode] = {}
+        self._why: dict[str, str] = {}
+        self._pod_of: dict[str, str] = {}
+        self._held: dict[str, DeviceClaim] = {}
+        self._held_on: dict[str, set[str]] = {}
+        self._holders: dict[str, BoundPod] = {}
+        self._devices: dict[str, Mapping[str, CardUuid]] = {}
+        self._node_of: dict[CardUuid, str] = {}
+
+    def claim_of(self, pod: UnboundPod) -> DeviceClaim | None:
+        """Return the claim that a pod names, whoever made it; None if there is none."""
+        return self.claims.get(pod.claim_key)
+
+    @property
+    def holders(self) -> Collection[BoundPod]:
+        """What holds cards by a claim, each as a pod, for the comparison with the ledger."""
+        return self._holders.values()
+
+    # -- changes ---------------------------------------------------------------------------------
+
+    def pod_changed(self, change: Change[ObservedPod]) -> None:
+        """Record a pod: it holds what its claim says, whatever its own annotations do."""
+        pod = change.object
+        if isinstance(pod, BoundPod):
+            self._forget_pending(change.uid)
+            allocation = self._allocation_of(self._held.get(pod.uid), pod.uid, pod.node)
+            known: AnyPod = msgspec.structs.replace(pod, allocation=allocation)
+        else:
+            self._pending_changed(change, pod)
+            known = self._explained(pod.info)
+        told = _of(change, known)
+        self._core.handlers.pod_changed(told)
+        self._on_pod(told)
+        held = self._held.get(change.uid)
+        if held is not None:  # until the claim is gone as well, as kube-scheduler counts it
+            self._core.ledger.observe(self._allocation_of(held))
+        elif change.uid in self.pods:
+            self._on_due(change.uid)
+
+    def claim_changed(self, change: Change[DeviceClaim]) -> None:
+        """Record a claim."""
+        claim = change.object
+        uid = self._pod_of.get(claim.key)
+        if change.type is ChangeType.DELETED:
+            self.claims.pop(claim.key, None)
+            self._hold(claim.holder, None)
+        else:
+            self.claims[claim.key] = claim
+            self._hold(claim.holder, claim if claim.devices else None)
+        if uid is not None:
+            self.count_first_choice(uid)
+            self._on_due(uid)
+        self._core.changes.notify(claim.holder)
+
+    def node_changed(self, change: Change[ObservedNode]) -> None:
+        """Record a node, and count the claims on it anew if its cards have changed."""
+        name, node = change.key.name, change.object
+        gone = change.type is ChangeType.DELETED
+        if gone:
+            self.nodes.pop(name, None)
+        else:
+            self.nodes[name] = node.scheduling
+        self._core.handlers.node_changed(_of(change, node.cards))
+        devices = {} if gone else cards_by_device(card.uuid for card in node.cards.cards)
+        before = self._devices.get(name, _NO_CARDS)
+        if devices == before:
+            return
+        for card in before.values():
+            self._node_of.pop(card, None)
+        self._devices[name] = devices
+        self._node_of.update(dict.fromkeys(devices.values(), name))
+        for uid in tuple(self._held_on.get(name, ())):
+            self._hold(uid, self._held[uid])
+
+    def explain(self, pod: UnboundPod, why: str) -> None:
+        """Have people told why no card fits a pod, of which kube-scheduler only says that."""
+        record = pod.info.record
+        if self._why.get(record.uid) == why or record.uid not in self.pods:
+            return
+        self._why[record.uid] = why
+        self._on_pod(
+            Change(
+                type=ChangeType.MODIFIED,
+                key=ObjectKey(record.namespace, record.name),
+                uid=record.uid,
+                resource_version=record.resource_version,
+                object=self._explained(pod.info),
+            )
+        )
+
+    def is_explained(self, uid: str) -> bool:
+        """Report whether it was said why no card fits a pod."""
+        return uid in self._why
+
+    def _explained(self, info: PodInfo) -> PodInfo:
+        why = self._why.get(info.record.uid)
+        if why is None or info.unschedulable_since is None:
+            return info
+        return replace(info, unschedulable_why=f"{info.unschedulable_why} {why}".strip())
+
+    # -- counting --------------------------------------------------------------------------------
+
+    def count_first_choice(self, uid: str) -> None:
+        """Count the claim of a pending pod as if it was allocated its first cards, till it is.
+
+        kube-scheduler may take others of the list; that is observed as soon as it has.
+        """
+        pod = self.pods.get(uid)
+        claim = None if pod is None else self.claim_of(pod)
+        if (
+            pod is None
+            or claim is None
+            or claim.holder != uid
+            or claim.allocated
+            or claim.terminating
+        ):
+            return
+        choice = claim.first_choice
+        cards = [part.card for parts in choice.values() for part in parts]
+        node = self._node_of.get(cards[0], "") if cards else ""
+        if node:
+            self.assume(pod, node, choice)
+        else:
+            self._core.ledger.forget(uid)
+
+    def assume(self, pod: UnboundPod, node: str, choice: Assignment) -> None:
+        """Count cards for a pod that it has not been allocated yet."""
+        # Without its containers: of a claim all requests count at once.
+        record = replace(pod.info.record, containers=())
+        self._core.ledger.assume(
+            record, node=node, assignment=choice, until=_FOREVER, host=pod.info.host
+        )
+
+    def forget(self, uid: str) -> None:
+        """Count nothing any more that a pod was not allocated."""
+        self._core.ledger.forget(uid)
+
+    def nodes_of(self, claim: DeviceClaim) -> set[str]:
+        """Return the nodes of the cards that a claim lists."""
+        listed = (self._node_of.get(card) for request in claim.requests for card in request.cards)
+        return {node for node in listed if node is not None}
+
+    def _pending_changed(self, change: Change[ObservedPod], pod: UnboundPod) -> None:
+        if change.type is ChangeType.DELETED or not pod.info.pending or not pod.claim_key:
+            self._forget_pending(change.uid)
+        else:
+            self.pods[change.uid] = pod
+            self._pod_of[pod.claim_key] = change.uid
+
+    def _forget_pending(self, uid: str) -> None:
+        pod = self.pods.pop(uid, None)
+        self._why.pop(uid, None)
+        if pod is not None and self._pod_of.get(pod.claim_key) == uid:
+            del self._pod_of[pod.claim_key]
+        if pod is not None:
+            self._core.ledger.forget(uid)
+
+    def _hold(self, uid: str, claim: DeviceClaim | None) -> None:
+        """Count what a claim was allocated under *uid*, or no more than before with None."""
+        before = self._held.pop(uid, None)
+        self._holders.pop(uid, None)
+        if before is not None:
+            discard(self._held_on, before.node, uid)
+        allocation = self._allocation_of(claim, uid)
+        if claim is not None:
+            self._held[uid] = claim
+            self._held_on.setdefault(claim.node, set()).add(uid)
+            self._holders[uid] = BoundPod(
+                namespace=claim.namespace, name=claim.name, allocation=allocation
+            )
+        self._core.ledger.observe(allocation)
+        bound = self._core.bound_pods.get(uid)
+        if claim is not None and bound is not None:
+            self._core.bound_pods.put(msgspec.structs.replace(bound, allocation=allocation))
+
+    def _allocation_of(
+        self, claim: DeviceClaim | None, uid: str = "", node: str = ""
+    ) -> PodAllocation:
+        if claim is None:
+            return PodAllocation(pod_uid=uid, node=node, by_card={})
+        cards = held_of_cards(claim, self._devices.get(claim.node, _NO_CARDS))
+        return PodAllocation(pod_uid=claim.holder, node=claim.node, by_card=cards)
+
+
+def _of(change: Change[Any], what: _T) -> Change[_T]:
+    """Return a change of the same object, as *what*."""
+    return Change(
+        type=change.type,
+        key=change.key,
+        uid=change.uid,
+        resource_version=change.resource_version,
+        object=what,
+    )

@@ -1,0 +1,112 @@
+"""Which cards a claim lists: those that a pod would get on its best few nodes."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from fracgpu import names
+from fracgpu.device_claims.claims import Shortlists, shortlists, too_large
+from fracgpu.k8s.node_affinity import NodeRules
+from fracgpu.k8s.scheduling.node_filters import CORDONED
+from fracgpu.k8s.scheduling.objects import SchedulingNode
+from fracgpu.placement.outcome import Placement
+from fracgpu.request.language import required_isolation
+from fracgpu.state.allocation import Assignment
+from fracgpu.state.pod_info import PodInfo
+from scheduler.claims.cache import UnboundPod
+from scheduler.core import SchedulerCore
+from scheduler.extender.api import ExtenderArgs
+
+# With more nodes kube-scheduler, which knows nothing of waste, has too much choice; with one, a pod
+# waits for us whenever the node has become full meanwhile.
+NODES_LISTED: Final = 4
+
+_NO_NODE: Final = "no node that the pod selects and tolerates shares cards"
+_NO_HOST: Final = "no node with a fitting card has the CPU and memory that the pod requests"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a pod's claim is to list.
+
+    Attributes:
+        nodes: the best first; none where no card fits now, and *why* then says why not.
+        choice: the cards on the first of them.
+        cards: the shortlist of each container; None to leave the claim open.
+    """
+
+    nodes: tuple[str, ...] = ()
+    choice: Assignment
+    cards: Shortlists | None
+    why: str = ""
+
+
+def why_no_claim(pod: PodInfo) -> str:
+    """Return why no claim is made for a pod, whatever is free; empty if one is."""
+    if pod.need_problem or pod.need is None:
+        return pod.need_problem or "the pod has a claim of FracGPU's, and no grant"
+    if pod.in_gang:
+        return "gangs are not placed where kube-scheduler allocates the cards (wiring: claims)"
+    return too_large(pod.need)
+
+
+class ClaimPlanner:
+    """Plans with the core's ledger and policies.
+
+    Args:
+        core: as the extender answers by it.
+        nodes: what kube-scheduler reads of each node; live.
+    """
+
+    def __init__(self, core: SchedulerCore, nodes: Mapping[str, SchedulingNode]) -> None:
+        self._core = core
+        self._nodes = nodes
+
+    def plan(self, pod: UnboundPod, *, without: Collection[str] = ()) -> Plan:
+        """Return the best cards for a pod, of which none is on a node in *without*."""
+        info = pod.info
+        candidates = tuple(
+            name
+            for name, node in self._nodes.items()
+            if name not in without and _takes(node, pod.rules, _wanted_labels(info))
+        )
+        args = ExtenderArgs(pod=info, node_names=candidates)
+        ranked = self._core.extender.ranked(args)
+        choices: dict[str, Assignment] = {}
+        for name in ranked:
+            placement = self._core.cards_on(info, name) if self._has_host(info, name) else None
+            if isinstance(placement, Placement):
+                choices[name] = placement.assignment
+                if len(choices) == NODES_LISTED:
+                    break
+        if choices:
+            in_order = tuple(choices.values())
+            return Plan(nodes=tuple(choices), choice=in_order[0], cards=shortlists(in_order))
+        why = _NO_HOST if ranked else self._core.extender.filter(args).reason or _NO_NODE
+        return Plan(choice={}, cards=None, why=why)
+
+    def _has_host(self, pod: PodInfo, node: str) -> bool:
+        left = self._core.host_left(node, pod.record.uid)
+        return left is None or (
+            pod.host.cpu_milli <= max(left.cpu_milli, 0)
+            and pod.host.memory_mib <= max(left.memory_mib, 0)
+        )
+
+
+def _wanted_labels(pod: PodInfo) -> Sequence[tuple[str, str]]:
+    """Return the labels that a node needs for what a card alone does not say."""
+    mechanism = None if pod.need is None else required_isolation(pod.need.isolation)
+    wanted = [(names.CARD_CLASS_LABEL, pod.card_class)] if pod.card_class else []
+    if mechanism is not None:
+        wanted.append((f"{names.ISOLATION_LABEL_PREFIX}{mechanism.value}", "true"))
+    return wanted
+
+
+def _takes(node: SchedulingNode, rules: NodeRules, labels: Sequence[tuple[str, str]]) -> bool:
+    """Report whether kube-scheduler's filters would let a pod onto a node, as far as it matters."""
+    return (
+        all(node.labels.get(key) == value for key, value in labels)
+        and rules.selects(node.labels, node=node.name)
+        and rules.tolerates(node.taints)
+        and (not node.unschedulable or rules.tolerates((CORDONED,)))
+    )

@@ -1,0 +1,182 @@
+from dataclasses import replace
+
+import msgspec
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from fracgpu.cards.card import CardUuid
+from fracgpu.device_claims.claim import assignment_of, decode_claim, held_of_cards
+from fracgpu.device_claims.claims import claim_of, shortlists, too_large
+from fracgpu.device_claims.devices import cards_by_device
+from fracgpu.errors import WireError
+from fracgpu.k8s.container import ContainerKind
+from fracgpu.placement.outcome import Placement
+from fracgpu.placement.placement import place
+from fracgpu.request.need import PodNeed, Strategy
+from fracgpu.state.allocation import WHOLE_CARD, CardAllocation, Slice, allocations_by_card
+from fracgpu.state.snapshot import NodeInfo
+from fracgpu.units import Mib
+from tests.support.claims import allocated, decoded, stored
+from tests.support.core import (
+    a_need,
+    a_pod_need,
+    a_record,
+    on,
+    small_needs,
+    small_nodes,
+)
+
+POD = a_record("pod-uid")
+NAME = "fracgpu-0123456789"
+
+
+def cards(*uuids: str) -> tuple[CardUuid, ...]:
+    return tuple(map(CardUuid, uuids))
+
+
+@given(small_nodes(), small_needs())
+def test_what_is_placed_claimed_and_allocated_is_the_same(node: NodeInfo, asked: PodNeed) -> None:
+    apps = (replace(one, kind=ContainerKind.APP) for one in asked.containers)
+    need = replace(asked, containers=tuple(apps))
+    placement = place(node, need, strategy=Strategy.PACK)
+    if not isinstance(placement, Placement):
+        return
+    choice = placement.assignment
+    body = stored(claim_of(POD, NAME, need, shortlists([choice])))
+
+    claim = decoded(body)
+    assert claim.first_choice == choice
+    by_container = {name: [part.card for part in parts] for name, parts in choice.items()}
+    held = decoded(allocated(body, by_container, node="n", pod=POD))
+
+    known = cards_by_device(node.cards)
+    assert assignment_of(held, known) == choice
+    assert held_of_cards(held, known) == allocations_by_card(choice, ())
+    assert (held.node, held.holder, held.managed) == ("n", "pod-uid", True)
+
+
+def test_a_claim_has_a_request_for_each_container() -> None:
+    need = a_pod_need(a_need(1000, name="train", cards=2, cores=30), a_need(500, name="log"))
+    lists = {"train": cards("GPU-a", "GPU-b"), "log": cards("GPU-a")}
+
+    body = claim_of(POD, NAME, need, lists)
+
+    train, log = body["spec"]["devices"]["requests"]
+    assert (train["name"], log["name"]) == ("train", "log")
+    assert train["exactly"] == {
+        "deviceClassName": "fracgpu-placed",
+        "allocationMode": "ExactCount",
+        "count": 2,
+        "capacity": {"requests": {"memory": "1000Mi", "cores": "30", "slots": "1"}},
+        "selectors": [
+            {
+                "cel": {
+                    "expression": 'device.driver == "gpu.fracgpu.io" && '
+                    '"uuid" in device.attributes["gpu.fracgpu.io"] && '
+                    'device.attributes["gpu.fracgpu.io"].uuid in ["GPU-a","GPU-b"]'
+                }
+            }
+        ],
+    }
+    assert body["metadata"] == {
+        "name": NAME,
+        "namespace": "default",
+        "labels": {"app.kubernetes.io/managed-by": "fracgpu"},
+        "ownerReferences": [
+            {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "name": "pod-pod-uid",
+                "uid": "pod-uid",
+                "controller": True,
+                "blockOwnerDeletion": False,
+            }
+        ],
+    }
+
+
+def test_shortlists_have_the_cards_of_the_best_node_first() -> None:
+    two = {"main": (Slice(card=CardUuid("GPU-c"), mib=Mib(5)),)}
+
+    assert shortlists([on("GPU-b", 5), on("GPU-a", 5), two]) == {
+        "main": ["GPU-b", "GPU-a", "GPU-c"]
+    }
+
+
+def test_an_open_claim_has_no_choice_and_the_class_of_users() -> None:
+    claim = decoded(stored(claim_of(POD, NAME, a_pod_need(a_need(1000)), None)))
+
+    assert claim.open
+    assert claim.first_choice == {}
+    assert [request.device_class for request in claim.requests] == ["fracgpu"]
+
+
+def test_a_claim_of_another_form_is_decoded() -> None:
+    body = {
+        "metadata": {"name": "mine", "namespace": "team", "uid": "u"},
+        "spec": {
+            "devices": {
+                "requests": [
+                    {"name": "one", "firstAvailable": [{"name": "a", "deviceClassName": "fracgpu"}]}
+                ]
+            }
+        },
+        "status": {
+            "allocation": {
+                "devices": {
+                    "results": [
+                        {
+                            "request": "one/a",
+                            "driver": "gpu.fracgpu.io",
+                            "pool": "n",
+                            "device": "gpu-a",
+                            "consumedCapacity": {"memory": "1G", "cores": "5"},
+                        },
+                        {"request": "one/a", "driver": "other", "pool": "n", "device": "x"},
+                        {"request": "b", "driver": "gpu.fracgpu.io", "pool": "n", "device": "d"},
+                    ]
+                }
+            }
+        },
+    }
+
+    claim = decoded(body)
+
+    assert (claim.holder, claim.managed, claim.owner) == ("u", False, None)
+    assert [(one.request, one.device) for one in claim.devices] == [("one", "gpu-a"), ("b", "d")]
+    known = cards_by_device(cards("GPU-a"))
+    assert held_of_cards(claim, known) == {
+        "GPU-a": CardAllocation(mib=Mib(954), cores=5, slots=1),
+        "d": WHOLE_CARD,
+    }
+    with pytest.raises(WireError, match="device d, which is no card of n"):
+        assignment_of(claim, known)
+
+
+def test_one_card_twice_for_a_container_cannot_be_an_assignment() -> None:
+    need = a_pod_need(a_need(1000, cards=2))
+    body = stored(claim_of(POD, NAME, need, {"main": cards("GPU-a")}))
+    claim = decoded(allocated(body, {"main": ["GPU-a", "GPU-a"]}, node="n"))
+
+    with pytest.raises(WireError, match="twice for 'main'"):
+        assignment_of(claim, cards_by_device(cards("GPU-a")))
+    assert held_of_cards(claim, {})[CardUuid("gpu-a")] == CardAllocation(mib=Mib(2000), slots=2)
+
+
+@given(st.recursive(st.none() | st.integers() | st.text(), lambda inner: st.lists(inner)
+                    | st.dictionaries(st.sampled_from(["metadata", "spec", "status", "devices"]),
+                                      inner)))  # fmt: skip
+def test_anything_else_is_refused(value: object) -> None:
+    body = msgspec.json.encode(value)
+    assume(not isinstance(value, dict))
+    with pytest.raises(WireError, match="ResourceClaim"):
+        decode_claim(body)
+
+
+def test_more_than_a_claim_can_hold_is_said() -> None:
+    many = a_pod_need(*(a_need(1, name=f"c{n}") for n in range(33)))
+
+    assert "33 containers" in too_large(many)
+    assert "34 cards" in too_large(a_pod_need(a_need(1, cards=17), a_need(1, name="b", cards=17)))
+    assert too_large(a_pod_need(a_need(1, cards=32))) == ""

@@ -1,0 +1,210 @@
+"""The wiring by claims on a simulated cluster: our controller and agent, nothing else of ours.
+
+kube-scheduler, its controllers and kubelet are simulated; what they do with claims is compared with
+real ones in the contract tests.
+"""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from fracgpu import names
+from fracgpu.device_claims.selectors import listed_cards
+from fracgpu.k8s.container import ContainerKind
+from kube.client import KubeClient
+from kube.kinds import PODS, RESOURCE_CLAIMS
+from simulator.apiserver.server import ApiServer
+from tests.support.api_gate import ApiGate, claiming
+from tests.support.claims import a_claiming_pod
+from tests.support.core import a_need, a_pod_need
+from tests.support.gpu import some_cards
+from tests.support.node import a_node
+from tests.support.simulated_claims import ClaimsWorld, a_claims_world, a_granted_pod
+from tests.support.waiting import until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+@pytest.fixture
+async def world(api: ApiServer, kube: KubeClient, tmp_path: Path) -> AsyncIterator[ClaimsWorld]:
+    async with a_claims_world(kube, api.kubeconfig(tmp_path / "kubeconfig")) as world:
+        yield world
+
+
+async def test_a_burst_is_placed_whole_although_leaders_are_killed_and_the_api_is_interrupted(
+    api: ApiServer, world: ClaimsWorld
+) -> None:
+    draw = random.Random(7)  # noqa: S311 - when somebody is killed
+    for number in range(4):
+        await world.add_node(f"n{number}", some_cards(f"n{number}", count=4, mib=24_000))
+    world.start_leader("one")
+    world.start_leader("two")
+    pods = [a_claiming_pod(f"p{number:03}", 8_000) for number in range(60)]  # there is room for 48
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(create_all(world, pods))
+        made = 0
+        for name in ("one", "two", "one"):
+            made += draw.randrange(3, 12)
+            await until(lambda: has_claims(world, made), what=f"{made} claims")  # noqa: B023
+            api.compact()  # whoever watches must list again
+            api.end_watches()
+            await world.kill(name)
+            world.start_leader(name)
+            assert await world.overbooked() == []
+
+    await until(lambda: has_claims(world, 60), what="a claim of each pod")
+    await world.until_bound(48)
+    assert await world.overbooked() == []
+    claims = await world.claims()
+    assert len({claim.name for claim in claims}) == 60
+    await world.delete_all()
+
+
+async def test_each_pod_has_one_claim_although_answers_are_errors_or_lost(
+    api: ApiServer, world: ClaimsWorld, tmp_path: Path
+) -> None:
+    for number in range(2):
+        await world.add_node(f"n{number}", some_cards(f"n{number}", count=4, mib=24_000))
+    gate = ApiGate(api.url, ca_file=None)
+    async with gate.open():
+        kubeconfig = tmp_path / "through-the-gate"
+        text = api.kubeconfig(kubeconfig).read_text()
+        kubeconfig.write_text(text.replace(api.url, gate.url))
+        busy = {"reason": "TooManyRequests", "code": 429, "details": {"retryAfterSeconds": 1}}
+        taken = {"reason": "AlreadyExists", "code": 409}
+        gate.refuse(claiming, (429, busy), (409, taken), (500, {"code": 500}), (429, busy))
+        gate.set_trap(claiming)  # it is written, and nobody is told
+        world.start_leader("one", kubeconfig=kubeconfig)
+
+        await create_all(world, [a_claiming_pod(f"p{number}", 8_000) for number in range(12)])
+        await world.until_bound(12)
+
+        assert gate.sprung.is_set()
+        assert [write.status for write in gate.writes if claiming(write)].count(429) == 2
+    assert len(await world.claims()) == 12
+    assert await world.overbooked() == []
+
+
+async def create_all(world: ClaimsWorld, pods: list[dict[str, object]]) -> None:
+    for pod in pods:
+        await world.kube.create(PODS, pod)
+
+
+async def has_claims(world: ClaimsWorld, count: int) -> bool:
+    return len(await world.claims()) >= count
+
+
+async def test_every_container_gets_the_cards_that_its_pod_was_granted(
+    world: ClaimsWorld,
+) -> None:
+    need = a_pod_need(
+        a_need(800, name="load", kind=ContainerKind.INIT),
+        a_need(1600, name="one", cores=50),
+        a_need(2400, name="two", cards=2),
+    )
+    cards = some_cards("gpu-1", count=4, mib=8_000)
+    world.start_leader("one")
+    async with a_node(world.kube, world.kubeconfig, cards=cards, claims=True) as node:
+        seen: set[str] = set()
+        for number in range(3):
+            pod = await world.kube.create(PODS, a_granted_pod(f"p{number}", need, inits=["load"]))
+            await node.wait_phase(pod, "Running")
+
+            (claim,) = [one for one in await world.claims() if one.holder == pod["metadata"]["uid"]]
+            wanted: dict[str, set[str]] = {}
+            for device in claim.devices:
+                wanted.setdefault(device.request, set()).add(device.device)
+            got = {
+                container: {card.lower() for card in found}
+                for container, found in node.kubelet.cards_of(pod["metadata"]["uid"]).items()
+            }
+            assert got == wanted
+            assert {name: len(found) for name, found in got.items()} == {
+                "load": 1, "one": 1, "two": 2,
+            }  # fmt: skip
+            created = node.kubelet.created_containers()[pod["metadata"]["uid"]]
+            assert created["two"].env[names.ENV_MEM_MIB] == "2400,2400"
+            assert claim.name not in seen
+            seen.add(claim.name)
+            await world.kube.delete(PODS, f"p{number}", namespace="default")
+            await until(lambda: no_claims(world), what="the claim is gone")
+        assert not list(node.folders.cdi.glob("*.json"))
+
+
+async def no_claims(world: ClaimsWorld) -> bool:
+    return not await world.claims()
+
+
+async def test_a_claim_by_somebody_else_starts_no_container(world: ClaimsWorld) -> None:
+    cards = some_cards("gpu-1", count=1, mib=8_000)
+    async with a_node(world.kube, world.kubeconfig, cards=cards, claims=True) as node:
+        body = a_claiming_pod("p", 1000)
+        name = body["spec"]["resourceClaims"][0]["resourceClaimName"]
+        theirs = {
+            "metadata": {"name": name},
+            "spec": {
+                "devices": {
+                    "requests": [
+                        {
+                            "name": "train",
+                            "exactly": {
+                                "deviceClassName": names.DEVICE_CLASS,
+                                "capacity": {"requests": {"memory": "7000Mi"}},
+                            },
+                        }
+                    ]
+                }
+            },
+        }
+        await world.kube.create(RESOURCE_CLAIMS, theirs, namespace="default")
+        pod = await world.kube.create(PODS, body)
+
+        await node.wait_message(pod, "someone made it under that name before")
+
+        assert (await world.bound())["p"] == "gpu-1"
+        assert not node.kubelet.created_containers()
+
+
+async def test_a_pod_that_fits_nowhere_is_told_why_and_is_bound_when_a_node_joins(
+    world: ClaimsWorld,
+) -> None:
+    await world.add_node("small", some_cards("small", count=2, mib=8_000))
+    world.start_leader("one")
+    await world.kube.create(PODS, a_claiming_pod("p", 20_000))
+
+    async def told() -> bool:
+        ours = await world.events("p", "WaitingForCard")
+        return bool(ours and await world.events("p", "FailedScheduling"))
+
+    await until(told, what="Events that say why, by us and by kube-scheduler")
+    (event, *_) = await world.events("p", "WaitingForCard")
+    assert "waiting for a card: node(s) without a fitting card" in event["message"]
+    (raw,) = (await world.kube.list(RESOURCE_CLAIMS)).items
+    assert b"firstAvailable" not in bytes(raw)  # Karpenter rejects it, and Kueue defers it
+    assert b"distinctAttribute" not in bytes(raw)
+    (claim,) = await world.claims()
+    assert claim.open
+    condition = (await world.pods())["p"]["status"]["conditions"][0]
+    assert (condition["reason"], condition["status"]) == ("Unschedulable", "False")
+
+    await world.add_node("large", some_cards("large", count=1, mib=40_000))
+
+    await world.until_bound(1)
+    assert await world.bound() == {"p": "large"}
+
+
+async def test_a_shortlist_names_cards_that_the_scheduler_takes(world: ClaimsWorld) -> None:
+    await world.add_node("n", some_cards("n", count=4, mib=8_000))
+    world.start_leader("one")
+    await world.kube.create(PODS, a_claiming_pod("p", 2_000))
+    await world.until_bound(1)
+
+    (claim,) = await world.claims()
+    body = await world.kube.get_object(RESOURCE_CLAIMS, claim.name, namespace="default")
+    (selector,) = body["spec"]["devices"]["requests"][0]["exactly"]["selectors"]
+    listed = [card.lower() for card in listed_cards(selector["cel"]["expression"])]
+    assert claim.devices[0].device in listed

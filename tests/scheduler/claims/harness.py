@@ -1,0 +1,314 @@
+"""Our controller with an API server of claims in memory, and what kube-scheduler does with them."""
+
+import asyncio
+import copy
+import itertools
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from fracgpu.cards.card import Card
+from fracgpu.device_claims.claim import decode_claim
+from fracgpu.device_claims.devices import device_name
+from fracgpu.request.need import Strategy
+from fracgpu.state.node_info import observe_offered_node
+from kube.errors import AlreadyExists, Conflict, KubeError, NotFound, TooManyRequests, Unavailable
+from kube.informer import Change, ChangeType
+from kube.kinds import RESOURCE_CLAIMS, Kind
+from kube.objects import ObjectKey
+from scheduler.claims.cache import ClaimCache, ObservedPod, decode_observed_pod
+from scheduler.claims.controller import ClaimController
+from scheduler.claims.planner import ClaimPlanner
+from scheduler.core import SchedulerCore
+from scheduler.metrics import ClaimOutcome
+from scheduler.waiting_pods import WaitingPods
+from tests.fakes.clock import VirtualClock
+from tests.fakes.events import RecordedEvents
+from tests.support.claims import a_claiming_node, a_claiming_pod, allocated, stored
+from tests.support.gpu import Json, some_cards
+
+Fault = Callable[[Callable[[], Awaitable[Json]]], Awaitable[Json]]
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+def _error(of: type[KubeError], status: int | None, **more: Any) -> KubeError:
+    return of(verb="POST", path="/claims", status=status, reason="Test", message="test", **more)
+
+
+async def busy(call: Callable[[], Awaitable[Json]]) -> Json:
+    raise TooManyRequests(
+        verb="POST", path="/claims", status=429, reason="Test", message="busy", retry_after_s=1
+    )
+
+
+async def unanswered(call: Callable[[], Awaitable[Json]]) -> Json:
+    """Do nothing, and give no answer."""
+    raise _error(Unavailable, None)
+
+
+async def answer_lost(call: Callable[[], Awaitable[Json]]) -> Json:
+    """Do what is asked, and give no answer."""
+    await call()
+    raise _error(Unavailable, None)
+
+
+async def silent(call: Callable[[], Awaitable[Json]]) -> Json:
+    """Do what is asked, and never end."""
+    await call()
+    await asyncio.Event().wait()
+    return {}
+
+
+async def killed_before(call: Callable[[], Awaitable[Json]]) -> Json:
+    raise Killed
+
+
+async def killed_after(call: Callable[[], Awaitable[Json]]) -> Json:
+    await call()
+    raise Killed
+
+
+class ClaimsApi:
+    """The claims and pods of a cluster, which outlive any controller.
+
+    Attributes:
+        faults: what happens to the next writes, in order; without any they succeed.
+        watchers: told of each change.
+    """
+
+    def __init__(self) -> None:
+        self.claims: dict[str, Json] = {}
+        self.pods: dict[str, Json] = {}
+        self.cards: dict[str, Sequence[Card]] = {}
+        self.faults: list[Fault] = []
+        self.watchers: list[ClaimsHarness] = []
+        self.writes: list[str] = []
+        self._uids = itertools.count(1)
+
+    async def create(
+        self, kind: Kind, body: Mapping[str, Any], *, namespace: str | None = None
+    ) -> Json:
+        assert kind is RESOURCE_CLAIMS
+        name = body["metadata"]["name"]
+
+        async def call() -> Json:
+            if name in self.claims:
+                raise _error(AlreadyExists, 409)
+            number = next(self._uids)
+            claim = stored(body, uid=f"claim-{number}", version=str(number))
+            self.put_claim(claim)
+            return copy.deepcopy(claim)
+
+        return await self._write(f"create {name}", call)
+
+    async def delete(
+        self,
+        kind: Kind,
+        name: str,
+        *,
+        namespace: str | None = None,
+        uid: str | None = None,
+        version: str = "",
+    ) -> None:
+        assert kind is RESOURCE_CLAIMS
+
+        async def call() -> Json:
+            claim = self.claims.get(name)
+            if claim is None:
+                raise _error(NotFound, 404)
+            meta = claim["metadata"]
+            if uid not in (None, meta["uid"]) or version not in ("", meta["resourceVersion"]):
+                raise _error(Conflict, 409)
+            self.remove_claim(name)
+            return {}
+
+        await self._write(f"delete {name}", call)
+
+    async def _write(self, what: str, call: Callable[[], Awaitable[Json]]) -> Json:
+        self.writes.append(what)
+        await asyncio.sleep(0)
+        return await (self.faults.pop(0)(call) if self.faults else call())
+
+    # -- what others do --------------------------------------------------------------------------
+
+    def put_claim(self, claim: Json) -> None:
+        self.claims[claim["metadata"]["name"]] = claim
+        for watcher in self.watchers:
+            watcher.see_claim(claim)
+
+    def remove_claim(self, name: str) -> None:
+        claim = self.claims.pop(name)
+        for watcher in self.watchers:
+            watcher.see_claim(claim, gone=True)
+
+    def put_pod(self, pod: Json) -> None:
+        name = pod["metadata"]["name"]
+        pod["metadata"].setdefault("uid", f"uid-{name}")
+        self.pods[name] = pod
+        for watcher in self.watchers:
+            watcher.see_pod(pod)
+
+    def remove_pod(self, name: str) -> None:
+        pod = self.pods.pop(name)
+        for watcher in self.watchers:
+            watcher.see_pod(pod, gone=True)
+
+    def schedule(self, *, refuse: Sequence[str] = ()) -> None:
+        """Allocate and bind as kube-scheduler does: each list's last node first, to be contrary."""
+        for name, pod in list(self.pods.items()):
+            if pod["spec"].get("nodeName"):
+                continue
+            claim = self.claims.get(pod["spec"]["resourceClaims"][0]["resourceClaimName"])
+            if claim is None or "status" in claim:
+                continue
+            choice = self._choice(claim, refuse)
+            if choice is None:
+                condition = {
+                    "type": "PodScheduled",
+                    "status": "False",
+                    "reason": "Unschedulable",
+                    "message": "0/5 nodes are available: 5 cannot allocate all claims.",
+                    "lastTransitionTime": "2026-01-05T12:00:00Z",
+                }
+                self.put_pod(pod | {"status": {"conditions": [condition]}})
+                continue
+            node, card = choice
+            found = allocated(claim, {"train": [card]}, node=node)
+            found["metadata"]["resourceVersion"] = str(next(self._uids))
+            self.put_claim(found)
+            self.put_pod(pod | {"spec": {**pod["spec"], "nodeName": node}})
+            assert name in self.pods
+
+    def _choice(self, claim: Json, refuse: Sequence[str]) -> tuple[str, str] | None:
+        (request,) = decode_claim(msgspec.json.encode(claim)).requests
+        assert request.amounts is not None
+        held = self.held()
+        for node, cards in reversed(self.cards.items()):
+            for card in cards:
+                listed = not request.cards or card.uuid in request.cards
+                left = card.capacity_mib - held[node, device_name(card.uuid)]
+                if node not in refuse and listed and left >= request.amounts.mib:
+                    return node, card.uuid
+        return None
+
+    def held(self) -> Counter[tuple[str, str]]:
+        found = Counter[tuple[str, str]]()
+        for claim in self.claims.values():
+            for one in decode_claim(msgspec.json.encode(claim)).devices:
+                found[one.node, one.device] += one.amounts.mib
+        return found
+
+
+class ClaimsHarness:
+    """One replica of the controller."""
+
+    def __init__(self, api: ClaimsApi) -> None:
+        self.api = api
+        self.clock = VirtualClock()
+        self.leads = True
+        self.recorder = RecordedEvents()
+        self.outcomes: Counter[ClaimOutcome] = Counter()
+        self.core = SchedulerCore(strategy=lambda: Strategy.PACK, clock=self.clock)
+        self.due: list[str] = []
+        self.waiting = WaitingPods(self.clock)
+        self.cache = ClaimCache(self.core, on_pod=self.waiting.pod_changed, on_due=self._note)
+        self.controller = ClaimController(
+            api,
+            self.cache,
+            ClaimPlanner(self.core, self.cache.nodes),
+            find=self._find,
+            leads=lambda: self.leads,
+            recorder=self.recorder,
+            clock=self.clock,
+            limit_s=0.2,
+            on_outcome=self._count,
+        )
+        for node, cards in api.cards.items():
+            self.see_node(node, cards)
+        for pod in api.pods.values():
+            self.see_pod(pod)
+        for claim in api.claims.values():
+            self.see_claim(claim)
+        api.watchers.append(self)
+
+    def _note(self, uid: str) -> None:
+        self.due.append(uid)
+        self.controller.note(uid)
+
+    def _count(self, outcome: ClaimOutcome) -> None:
+        self.outcomes[outcome] += 1
+
+    def _find(self, namespace: str, name: str) -> ObservedPod | None:
+        pod = self.api.pods.get(name)
+        return None if pod is None else decode_observed_pod(msgspec.json.encode(pod))
+
+    def end(self) -> None:
+        """The process ends: it sees nothing more."""
+        self.api.watchers.remove(self)
+
+    async def settle(self) -> None:
+        """Do what is due, until nothing is."""
+        for _ in range(50):
+            if not self.due:
+                return
+            due, self.due = dict.fromkeys(self.due), []
+            for uid in due:
+                await self.controller.handle(uid)
+        raise AssertionError("it never settles")
+
+    async def look(self) -> None:
+        """Look at all pods, as the controller does every few seconds."""
+        self.due += self.cache.pods
+        await self.settle()
+
+    # -- what is observed ------------------------------------------------------------------------
+
+    def see_node(
+        self, name: str, cards: Sequence[Card], *, gone: bool = False, **more: Any
+    ) -> None:
+        node = a_claiming_node(name, cards)
+        node["metadata"]["labels"].update(more.pop("labels", {}))
+        node["spec"] = more
+        body = msgspec.json.encode(node)
+        self.cache.node_changed(_change(observe_offered_node(body), node, gone=gone))
+
+    def see_pod(self, pod: Json, *, gone: bool = False) -> None:
+        found = decode_observed_pod(msgspec.json.encode(pod))
+        self.cache.pod_changed(_change(found, pod, gone=gone))
+
+    def see_claim(self, claim: Json, *, gone: bool = False) -> None:
+        found = decode_claim(msgspec.json.encode(claim))
+        self.cache.claim_changed(_change(found, claim, gone=gone))
+
+    def free_mib(self, node: str) -> list[int]:
+        """Return what is free on each card of a node, as the ledger has it."""
+        info = self.core.ledger.node(node, now=self.clock.now())
+        assert info is not None
+        return [card.free_mib for card in info.cards.values()]
+
+
+def _change(what: Any, body: Json, *, gone: bool) -> Change[Any]:
+    meta = body["metadata"]
+    return Change(
+        type=ChangeType.DELETED if gone else ChangeType.MODIFIED,
+        key=ObjectKey(meta.get("namespace", ""), meta["name"]),
+        uid=meta.get("uid", ""),
+        resource_version="",
+        object=what,
+    )
+
+
+def an_api(nodes: int = 5, *, cards: int = 1, mib: int = 8_000) -> ClaimsApi:
+    api = ClaimsApi()
+    api.cards = {f"n{at}": some_cards(f"n{at}", count=cards, mib=mib) for at in range(1, nodes + 1)}
+    return api
+
+
+def a_pod(name: str, mib: int = 6_000, **more: Any) -> Json:
+    """Return a pod whose claim has a name that follows from its own."""
+    return a_claiming_pod(name, mib, claim=f"fracgpu-{name}", **more)

@@ -1,0 +1,434 @@
+"""What becomes of claims when everything goes as it should, and when it does not."""
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from fracgpu.device_claims.claim import DeviceClaim
+from scheduler.metrics import ClaimOutcome, WaitReason
+from tests.scheduler.claims.harness import (
+    ClaimsApi,
+    ClaimsHarness,
+    Fault,
+    Killed,
+    a_pod,
+    an_api,
+    answer_lost,
+    busy,
+    killed_after,
+    killed_before,
+    silent,
+    unanswered,
+)
+from tests.support.claims import a_claiming_pod, decoded, stored
+from tests.support.gpu import Json, some_cards
+
+
+def claim_of(api: ClaimsApi, pod: str) -> DeviceClaim:
+    return decoded(api.claims[f"fracgpu-{pod}"])
+
+
+def listed(api: ClaimsApi, pod: str) -> list[str]:
+    (request,) = claim_of(api, pod).requests
+    return list(request.cards)
+
+
+async def test_a_pod_gets_a_claim_of_the_best_cards_on_four_nodes() -> None:
+    api = an_api()
+    harness = ClaimsHarness(api)
+
+    api.put_pod(a_pod("p"))
+    await harness.settle()
+
+    assert listed(api, "p") == ["GPU-n1-0", "GPU-n2-0", "GPU-n3-0", "GPU-n4-0"]
+    assert harness.outcomes == {ClaimOutcome.LISTED: 1}
+    assert harness.recorder.events == []
+
+
+async def test_the_first_card_counts_until_the_claim_is_allocated_and_then_that_one() -> None:
+    api = an_api()
+    harness = ClaimsHarness(api)
+
+    api.put_pod(a_pod("p"))
+    await harness.settle()
+    assert harness.free_mib("n1") == [2_000]
+    api.put_pod(a_pod("q"))
+    await harness.settle()
+    assert listed(api, "q")[0] == "GPU-n2-0"
+
+    api.schedule()
+
+    free = {node: harness.free_mib(node)[0] for node in api.cards}
+    assert sorted(free.values()) == [2_000, 2_000, 8_000, 8_000, 8_000]
+    assert free["n1"] == 8_000  # the first card of the list, which was not taken
+
+
+async def test_what_a_claim_holds_is_free_when_the_claim_is_gone() -> None:
+    api = an_api(nodes=1)
+    harness = ClaimsHarness(api)
+    api.put_pod(a_pod("p"))
+    await harness.settle()
+    api.schedule()
+
+    api.remove_pod("p")
+    assert harness.free_mib("n1") == [2_000]  # as kube-scheduler counts it
+    api.remove_claim("fracgpu-p")
+
+    assert harness.free_mib("n1") == [8_000]
+
+
+async def test_a_pod_that_is_gone_before_its_claim_is_allocated_holds_nothing() -> None:
+    api = an_api(nodes=1)
+    harness = ClaimsHarness(api)
+    api.put_pod(a_pod("p"))
+    await harness.settle()
+
+    api.remove_pod("p")
+    api.remove_claim("fracgpu-p")
+
+    assert harness.free_mib("n1") == [8_000]
+    assert harness.core.ledger.assumed == {}
+
+
+async def test_where_nothing_fits_the_claim_is_open_and_an_event_says_why() -> None:
+    api = an_api()
+    harness = ClaimsHarness(api)
+
+    api.put_pod(a_pod("p", 9_000))
+    async with running(harness):
+        await harness.clock.advance(0.9)
+
+    assert claim_of(api, "p").open
+    assert harness.outcomes == {ClaimOutcome.OPEN: 1}
+    assert harness.recorder.events == [
+        (
+            "Pod/p",
+            "WaitingForCard",
+            "waiting for a card: node(s) without a fitting card (5 too little free memory; "
+            "fracgpu explain says more)",
+        )
+    ]
+
+
+async def test_what_a_waiting_pod_lacks_is_counted_whoever_leads() -> None:
+    api = an_api()
+    for harness in (ClaimsHarness(api), ClaimsHarness(api)):
+        if not api.pods:
+            api.put_pod(a_pod("p", 9_000))
+            await harness.settle()
+            api.schedule()
+        await harness.settle()
+        harness.end()
+
+        waiting = harness.waiting.by_reason()
+
+        assert {reason: found.pods for reason, found in waiting.items()} == {WaitReason.MEMORY: 1}
+
+
+async def test_an_open_claim_is_left_to_kube_scheduler() -> None:
+    api = an_api()
+    harness = ClaimsHarness(api)
+    api.put_pod(a_pod("p", 9_000))
+    await harness.settle()
+    api.schedule()
+
+    harness.see_node("large", some_cards("large", mib=16_000))
+    await harness.look()
+
+    assert api.writes == ["create fracgpu-p"]
+
+
+async def test_a_list_that_kube_scheduler_cannot_follow_is_replaced() -> None:
+    api = an_api(nodes=5)
+    harness = ClaimsHarness(api)
+    api.put_pod(a_pod("p"))
+    await harness.settle()
+
+    api.schedule(refuse=("n1", "n2", "n3", "n4"))  # for what we do not know
+    await harness.settle()
+
+    assert listed(api, "p") == ["GPU-n5-0"]
+    assert harness.outcomes == {ClaimOutcome.LISTED: 2, ClaimOutcome.REPLACED: 1}
+    assert harness.free_mib("n5") == [2_000]
+    api.schedule(refuse=("n1", "n2", "n3", "n4"))
+    assert api.pods["p"]["spec"]["nodeName"] == "n5"
+
+
+async def test_the_next_list_is_given_time_and_then_the_claim_is_open() -> None:
+    api = an_api(nodes=1)
+    harness = ClaimsHarness(api)
+    api.put_pod(a_pod("p"))
+    await harness.settle()
+    api.schedule(refuse=("n1",))
+    await harness.settle()
+    assert claim_of(api, "p").open
+
+    api.schedule()
+
+    assert api.pods["p"]["spec"]["nodeName"] == "n1"
+
+
+async def test_a_list_that_was_full_is_replaced_by_what_is_free_again() -> None:
+    api = an_api(nodes=2)
+    harness = ClaimsHarness(api)
+    api.put_pod(a_pod("p"))
+    await harness.settle()
+    taken = a_pod("q")
+    api.put_pod(taken)
+    await harness.settle()
+    for name in ("x", "y"):  # made by users, of the same class
+        mine = stored(api.claims["fracgpu-q"] | {}, uid=f"of-{name}")
+        mine["metadata"] = {"name": name, "namespace": "default", "uid": f"of-{name}"}
+        api.put_claim(mine | {"status": _on({"x": "n1", "y": "n2"}[name])})
+    api.schedule()
+    await harness.settle()
+
+    assert claim_of(api, "p").open
+    assert claim_of(api, "q").open
+
+
+def _on(node: str) -> dict[str, Any]:
+    result = {
+        "request": "train",
+        "driver": "gpu.fracgpu.io",
+        "pool": node,
+        "device": f"gpu-{node}-0",
+        "consumedCapacity": {"memory": "8000Mi"},
+    }
+    return {"allocation": {"devices": {"results": [result]}}}
+
+
+async def test_a_claim_that_is_allocated_in_the_meantime_is_not_replaced() -> None:
+    api = an_api()
+    harness = ClaimsHarness(api)
+    api.put_pod(a_pod("p"))
+    await harness.settle()
+    api.schedule(refuse=tuple(api.cards))
+    api.watchers.clear()  # the allocation is not observed yet
+    api.schedule()
+    api.watchers.append(harness)
+
+    await harness.settle()
+
+    assert harness.outcomes == {ClaimOutcome.LISTED: 1}
+    assert claim_of(api, "p").allocated
+
+
+async def test_a_claim_of_somebody_else_is_reported_and_left_alone() -> None:
+    api = an_api()
+    harness = ClaimsHarness(api)
+    api.put_pod(a_pod("other"))
+    await harness.settle()
+    thief = dict(api.claims["fracgpu-other"])
+    thief["metadata"] = {"name": "fracgpu-p", "namespace": "default", "uid": "thief"}
+    api.put_claim(thief)
+    api.put_pod(a_pod("p"))
+
+    async with running(harness):
+        await harness.clock.advance(0.9)
+
+    ((pod, reason, note),) = harness.recorder.events
+    assert (pod, reason) == ("Pod/p", "NoClaim")
+    assert "made by somebody else" in note
+    assert api.claims["fracgpu-p"]["metadata"]["uid"] == "thief"
+
+
+@pytest.mark.parametrize(
+    ("pod", "why"),
+    [
+        (a_pod("p", annotations={"fracgpu.io/gang": "g/2"}), "gangs are not placed"),
+        (a_pod("p", annotations={"fracgpu.io/placement": "tight"}), "fracgpu.io/placement"),
+        (a_pod("p", 1, cards=33), "a claim has at most 32"),
+    ],
+)
+async def test_a_pod_that_can_have_no_claim_is_told_why(pod: dict[str, Any], why: str) -> None:
+    api = an_api()
+    harness = ClaimsHarness(api)
+
+    api.put_pod(pod)
+    async with running(harness):
+        await harness.clock.advance(30.0)
+
+    ((_, reason, note),) = harness.recorder.events
+    assert reason == "NoClaim"
+    assert why in note
+    assert harness.outcomes == {ClaimOutcome.REFUSED: 1}
+    assert api.claims == {}
+
+
+async def test_a_pod_gets_no_claim_while_it_is_gated() -> None:
+    api = an_api()
+    harness = ClaimsHarness(api)
+
+    api.put_pod(a_pod("p", schedulingGates=[{"name": "quota"}]))
+    await harness.settle()
+
+    assert api.claims == {}
+
+
+async def test_a_replica_that_does_not_lead_writes_nothing() -> None:
+    api = an_api()
+    harness = ClaimsHarness(api)
+    harness.leads = False
+
+    api.put_pod(a_pod("p"))
+    await harness.settle()
+
+    assert api.writes == []
+
+
+@pytest.mark.parametrize("fault", [busy, unanswered, answer_lost, silent])
+@pytest.mark.parametrize("many", [1, 3])
+async def test_a_write_that_fails_is_tried_again(fault: Fault, many: int) -> None:
+    api = an_api()
+    harness = ClaimsHarness(api)
+    api.faults = [fault] * many
+
+    async with running(harness):
+        api.put_pod(a_pod("p"))
+        for _ in range(many + 1):
+            await asyncio.sleep(0.25)  # the timeout of a request is in real time
+            await harness.clock.advance(10.0)
+
+    assert listed(api, "p")[0] == "GPU-n1-0"
+    assert sum(harness.free_mib("n1")) == 2_000
+
+
+async def test_a_server_that_is_busy_is_not_asked_more_often() -> None:
+    api = an_api()
+    harness = ClaimsHarness(api)
+    api.faults = [busy] * 100
+
+    async with running(harness):
+        api.put_pod(a_pod("p"))
+        await harness.clock.advance(60.0)
+
+    # Pauses grow to ten seconds, and each answer asks for one more.
+    assert 5 <= len(api.writes) <= 20
+
+
+async def test_a_pod_that_goes_while_its_list_is_replaced_leaves_nothing() -> None:
+    api = an_api()
+    harness = ClaimsHarness(api)
+    api.put_pod(a_pod("p"))
+    await harness.settle()
+
+    async def and_goes(call: Callable[[], Awaitable[Json]]) -> Json:
+        api.remove_pod("p")
+        return await call()
+
+    api.faults = [and_goes]
+    api.schedule(refuse=("n1", "n2", "n3", "n4"))
+    await harness.settle()
+
+    assert api.claims == {}
+    assert harness.core.ledger.assumed == {}
+
+
+@pytest.mark.parametrize("at", range(4))
+@pytest.mark.parametrize("kill", [killed_before, killed_after])
+async def test_whoever_leads_next_ends_what_was_begun(at: int, kill: Fault) -> None:
+    api = an_api(nodes=3)
+
+    async def fine(call: Any) -> Any:
+        return await call()
+
+    api.faults = [*[fine] * at, kill]
+    first = ClaimsHarness(api)
+    for name in ("a", "b"):
+        api.put_pod(a_pod(name))
+    with contextlib.suppress(Killed):
+        await first.settle()
+        api.schedule(refuse=("n1", "n2"))
+        await first.settle()
+        api.put_pod(a_pod("c"))
+        await first.settle()
+    first.end()
+    api.faults = []
+
+    second = ClaimsHarness(api)
+    if "c" not in api.pods:
+        api.put_pod(a_pod("c"))
+    for _ in range(4):
+        await second.look()
+        api.schedule()
+        await second.clock.advance(30.0)
+
+    assert sorted(api.claims) == ["fracgpu-a", "fracgpu-b", "fracgpu-c"]
+    assert all(pod["spec"].get("nodeName") for pod in api.pods.values())
+    assert max(api.held().values()) <= 8_000
+    assert [second.free_mib(node) for node in api.cards] == [[2_000]] * 3
+
+
+async def test_two_controllers_make_one_claim_for_each_pod() -> None:
+    api = an_api(nodes=8)
+    both = [ClaimsHarness(api), ClaimsHarness(api)]
+    for at in range(8):
+        api.put_pod(a_pod(f"p{at}"))
+
+    async with running(both[0]), running(both[1]):
+        for _ in range(4):
+            await both[0].clock.advance(1.0)
+            await both[1].clock.advance(1.0)
+            api.schedule()
+            await both[0].clock.advance(1.0)
+            await both[1].clock.advance(1.0)
+
+    assert len(api.claims) == 8
+    assert set(api.held().values()) == {6_000}
+    assert len(api.held()) == 8
+
+
+async def test_claims_of_pods_that_are_gone_are_removed() -> None:
+    api = an_api()
+    harness = ClaimsHarness(api)
+    for name in ("gone", "here"):
+        api.put_pod(a_pod(name))
+    await harness.settle()
+    again = a_claiming_pod("gone", claim="fracgpu-again")
+    again["metadata"]["uid"] = "another"
+    api.remove_pod("gone")
+    api.put_pod(again)
+    await harness.settle()
+    api.claims["mine"] = {"metadata": {"name": "mine", "namespace": "default"}}
+
+    await harness.controller.sweep()
+
+    assert sorted(api.claims) == ["fracgpu-again", "fracgpu-here", "mine"]
+    assert harness.outcomes[ClaimOutcome.REMOVED] == 1
+
+
+async def test_a_burst_gets_all_its_claims_and_others_have_their_turns() -> None:
+    api = an_api(nodes=20, cards=4)
+    harness = ClaimsHarness(api)
+    between_turns = [0]
+
+    async def others() -> None:
+        while True:
+            between_turns.append(len(api.writes))
+            await asyncio.sleep(0)
+
+    async with running(harness), asyncio.TaskGroup() as group:
+        for at in range(200):
+            api.put_pod(a_pod(f"p{at}", 3_000))
+        turns = group.create_task(others(), name="others")
+        for _ in range(10):
+            await harness.clock.advance(0.25)
+        turns.cancel()
+
+    assert len(api.claims) == 200
+    assert sum(claim_of(api, f"p{at}").open for at in range(200)) == 40
+    assert max(later - at for at, later in itertools.pairwise(between_turns)) <= 16
+
+
+@contextlib.asynccontextmanager
+async def running(harness: ClaimsHarness) -> AsyncIterator[None]:
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(harness.controller.run(), name="controller")
+        await harness.clock.advance(0.0)
+        yield
+        task.cancel()

@@ -1,0 +1,115 @@
+"""Which nodes a shortlist names, beyond what the extender says of cards."""
+
+from typing import Any
+
+import pytest
+
+from scheduler.claims.cache import UnboundPod
+from scheduler.claims.planner import ClaimPlanner, Plan, why_no_claim
+from tests.scheduler.claims.harness import ClaimsHarness, a_pod, an_api
+from tests.support.gpu import Json, some_cards
+
+
+def plan_of(harness: ClaimsHarness, pod: Json, *, without: tuple[str, ...] = ()) -> Plan:
+    harness.api.put_pod(pod)
+    unbound: UnboundPod = harness.cache.pods[pod["metadata"]["uid"]]
+    assert why_no_claim(unbound.info) == ""
+    return ClaimPlanner(harness.core, harness.cache.nodes).plan(unbound, without=without)
+
+
+def test_the_best_of_the_fitting_nodes_are_listed_and_no_more_than_four() -> None:
+    harness = ClaimsHarness(an_api(nodes=6))
+    harness.see_node("n1", some_cards("n1", mib=80))
+
+    plan = plan_of(harness, a_pod("p"))
+
+    assert plan.nodes == ("n2", "n3", "n4", "n5")
+    assert plan.cards == {"train": ["GPU-n2-0", "GPU-n3-0", "GPU-n4-0", "GPU-n5-0"]}
+    assert [part.card for part in plan.choice["train"]] == ["GPU-n2-0"]
+
+
+def test_several_cards_of_a_container_are_listed_node_by_node() -> None:
+    harness = ClaimsHarness(an_api(nodes=2, cards=3))
+
+    plan = plan_of(harness, a_pod("p", cards=2))
+
+    assert plan.cards == {"train": ["GPU-n1-0", "GPU-n1-1", "GPU-n2-0", "GPU-n2-1"]}
+
+
+def test_nodes_that_are_to_be_left_out_are_not_listed() -> None:
+    harness = ClaimsHarness(an_api(nodes=3))
+
+    assert plan_of(harness, a_pod("p"), without=("n1", "n3")).nodes == ("n2",)
+
+
+@pytest.mark.parametrize(
+    ("node", "pod"),
+    [
+        ({"taints": [{"key": "team", "value": "a", "effect": "NoSchedule"}]}, {}),
+        ({"unschedulable": True}, {}),
+        ({}, {"nodeSelector": {"zone": "b"}}),
+        (
+            {"labels": {"zone": "b"}},
+            {
+                "affinity": {
+                    "nodeAffinity": {
+                        "requiredDuringSchedulingIgnoredDuringExecution": {
+                            "nodeSelectorTerms": [
+                                {
+                                    "matchExpressions": [
+                                        {"key": "zone", "operator": "NotIn", "values": ["b"]}
+                                    ]
+                                }
+                            ]
+                        }
+                    }
+                }
+            },
+        ),
+        ({}, {"cpu": "65"}),
+        ({}, {"annotations": {"fracgpu.io/isolation": "kernel"}}),
+    ],
+)
+def test_nodes_where_kube_scheduler_would_refuse_the_pod_are_not_listed(
+    node: dict[str, Any], pod: dict[str, Any]
+) -> None:
+    harness = ClaimsHarness(an_api(nodes=1))
+    harness.see_node("n1", harness.api.cards["n1"], **node)
+
+    plan = plan_of(harness, a_pod("p", **pod))
+
+    assert plan.cards is None
+    assert plan.why in (
+        "no node that the pod selects and tolerates shares cards",
+        "no node with a fitting card has the CPU and memory that the pod requests",
+    )
+
+
+def test_a_pod_goes_where_it_selects_and_tolerates() -> None:
+    harness = ClaimsHarness(an_api(nodes=2))
+    taint = {"key": "team", "value": "a", "effect": "NoSchedule"}
+    labels = {"zone": "b", "fracgpu.io/isolation-kernel": "true"}
+    harness.see_node("n2", harness.api.cards["n2"], labels=labels, taints=[taint])
+
+    plan = plan_of(
+        harness,
+        a_pod(
+            "p",
+            nodeSelector={"zone": "b"},
+            tolerations=[{"key": "team", "operator": "Exists"}],
+            annotations={"fracgpu.io/isolation": "kernel"},
+        ),
+    )
+
+    assert plan.nodes == ("n2",)
+
+
+def test_cpu_that_another_pod_is_about_to_take_is_not_free() -> None:
+    harness = ClaimsHarness(an_api(nodes=2))
+    first = a_pod("first", 1_000, cpu="60")
+    plan = plan_of(harness, first)
+    pod = harness.cache.pods["uid-first"]
+    harness.cache.assume(pod, plan.nodes[0], plan.choice)
+
+    assert plan.nodes == ("n1", "n2")
+    assert plan_of(harness, a_pod("second", 1_000, cpu="60")).nodes == ("n2",)

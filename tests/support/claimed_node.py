@@ -1,0 +1,195 @@
+"""A real node whose cards are claimed: the stock kube-scheduler places pods, and kubelet prepares.
+
+The pods are as the webhook admits them, and their claims as the claims controller creates them.
+"""
+
+import json
+import secrets
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import msgspec
+
+from fracgpu import names
+from fracgpu.cards.card import Card
+from fracgpu.device_claims.claims import Shortlists, claim_of
+from fracgpu.device_claims.devices import is_offered
+from fracgpu.request.grant import Grant
+from fracgpu.request.grant_note import Seal, describe_grant
+from fracgpu.request.need import PodNeed
+from fracgpu.state.pod_info import decode_pod_info
+from kube.client import KubeClient
+from kube.kinds import (
+    CONFIGMAPS,
+    DEVICE_CLASSES,
+    EVENTS,
+    NAMESPACES,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+)
+from kube.objects import decode_object
+from simulator.envtest.control_plane import ControlPlane
+from tests.support.real_apiserver import WITHOUT_NODES
+from tests.support.real_node import RealNode, a_container, a_real_node, a_real_pod
+from tests.support.waiting import until
+
+Json = dict[str, Any]
+
+_OURS: Final = f'device.driver == "{names.DRA_DRIVER}"'
+
+
+async def start_stock_scheduling(api: ControlPlane, client: KubeClient) -> None:
+    """Start the stock kube-scheduler and controllers, with what the chart installs for claims."""
+    await client.create(NAMESPACES, {"metadata": {"name": names.SYSTEM_NAMESPACE}})
+    await client.create(
+        CONFIGMAPS,
+        {
+            "metadata": {"name": names.CONFIG_MAP, "namespace": names.SYSTEM_NAMESPACE},
+            "data": {"wiring": "claims"},
+        },
+    )
+    for name, spec in (
+        (names.DEVICE_CLASS, {"selectors": [{"cel": {"expression": _OURS}}]}),
+        (names.DEVICE_CLASS_PLACED, {}),
+    ):
+        await client.create(DEVICE_CLASSES, {"metadata": {"name": name}, "spec": spec})
+    await api.start_controller_manager(WITHOUT_NODES)
+    config = api.workdir / "kube-scheduler.json"
+    config.write_text(
+        json.dumps(
+            {
+                "apiVersion": "kubescheduler.config.k8s.io/v1",
+                "kind": "KubeSchedulerConfiguration",
+                "leaderElection": {"leaderElect": False},
+                "clientConnection": {
+                    "kubeconfig": str(api.kubeconfig(api.workdir / "stock.kubeconfig"))
+                },
+            }
+        )
+    )
+    await api.start_scheduler(config)
+
+
+@asynccontextmanager
+async def a_claimed_node(*, cards: Sequence[Card], **options: Any) -> AsyncIterator[RealNode]:
+    """Start a control plane and a node in the wiring by claims, once its slice has the cards."""
+    async with a_real_node(cards=cards, before=start_stock_scheduling, **options) as node:
+        await wait_slice(node, limit_s=90)
+        yield node
+
+
+async def slice_of(node: RealNode) -> Json | None:
+    """Return the node's only slice."""
+    listed = await node.client.list(RESOURCE_SLICES)
+    found: list[Json] = [decode_object(raw) for raw in listed.items]
+    assert len(found) <= 1, found
+    return found[0] if found else None
+
+
+async def wait_slice(
+    node: RealNode, *, cards: Sequence[str] | None = None, limit_s: float = 30
+) -> Json:
+    """Wait until the slice has *cards*, by default all; return it."""
+    wanted = {card.uuid for card in node.cards if is_offered(card)} if cards is None else set(cards)
+    found: Json = {}
+
+    async def there() -> bool:
+        assert node.agent.alive or not wanted, node.agent.tail()
+        found.clear()
+        found.update(await slice_of(node) or {})
+        devices = found.get("spec", {}).get("devices") or ()
+        return {each["attributes"]["uuid"]["string"] for each in devices} == wanted
+
+    try:
+        await until(there, what=f"a slice of {len(wanted)} cards", limit_s=limit_s)
+    except AssertionError as error:
+        raise AssertionError(f"{error}: {found}; {node.agent.tail()}") from None
+    return found
+
+
+def a_claimed_pod(
+    node: RealNode, need: PodNeed, *, inits: Sequence[str] = (), stay: bool = True
+) -> Json:
+    """Return a pod as the webhook admits one: a claim's name, requests by container, the grant."""
+    containers = {
+        one.name: {
+            **a_container(one.name, mib=one.mib, slots=0, stay=stay and one.name not in inits),
+            "resources": {"claims": [{"name": names.POD_CLAIM, "request": one.name}]},
+        }
+        for one in need.containers
+    }
+    body = a_real_pod(
+        [spec for name, spec in containers.items() if name not in inits],
+        inits=[containers[name] for name in inits],
+        reports=node.reports,
+    )
+    granted = describe_grant(Grant(need=need, card_class=None))
+    body["metadata"]["annotations"] = {names.GRANTED: Seal(key=b"of the test").write(granted)}
+    del body["spec"]["schedulerName"]
+    name = f"{names.CLAIM_PREFIX}{secrets.token_hex(5)}"
+    body["spec"]["resourceClaims"] = [{"name": names.POD_CLAIM, "resourceClaimName": name}]
+    return body
+
+
+def claim_name(pod: Json) -> str:
+    name: str = pod["spec"]["resourceClaims"][0]["resourceClaimName"]
+    return name
+
+
+def claim_for(pod: Json, need: PodNeed, cards: Shortlists | None = None) -> Json:
+    """Return the claim that the controller creates for a pod; an open one without *cards*."""
+    info = decode_pod_info(msgspec.json.encode(pod))
+    return claim_of(info.record, claim_name(pod), need, cards)
+
+
+async def run(
+    node: RealNode, need: PodNeed, cards: Shortlists | None = None, **options: Any
+) -> Json:
+    """Create a pod and its claim, and wait until it runs."""
+    pod = await node.create(a_claimed_pod(node, need, **options))
+    await node.client.create(RESOURCE_CLAIMS, claim_for(pod, need, cards))
+    await wait_runs(node, pod)
+    return pod
+
+
+async def wait_runs(node: RealNode, pod: Json, *, limit_s: float = 120) -> None:
+    uid = pod["metadata"]["uid"]
+    try:
+        await node.wait_running([uid], limit_s=limit_s)
+    except AssertionError as error:
+        raise AssertionError(f"{error}; events: {await messages(node, pod)}") from None
+
+
+async def messages(node: RealNode, pod: Json) -> list[str]:
+    """Return the messages of a pod's Events."""
+    listed = await node.client.list(EVENTS, namespace=pod["metadata"]["namespace"])
+    events: list[Json] = [decode_object(raw) for raw in listed.items]
+    uid = pod["metadata"]["uid"]
+    return [each["message"] for each in events if each["involvedObject"].get("uid") == uid]
+
+
+async def wait_message(node: RealNode, pod: Json, text: str, *, limit_s: float = 90) -> None:
+    """Wait until an Event of a pod says *text*."""
+    found: list[str] = []
+
+    async def said() -> bool:
+        found[:] = await messages(node, pod)
+        return any(text in message for message in found)
+
+    try:
+        await until(said, what=f"an Event says {text!r}", limit_s=limit_s)
+    except AssertionError as error:
+        raise AssertionError(f"{error}: {found}; {node.agent.tail()}") from None
+
+
+async def listed_cards(node: RealNode, pod: Json) -> Mapping[str, frozenset[str]]:
+    """Return the devices that kubelet's PodResources lists for the containers of a pod."""
+    name = pod["metadata"]["name"]
+    holders = await node.pod_resources.holders()
+    return {each.container: each.slot_ids for each in holders if each.pod == name}
+
+
+async def claim_uids(node: RealNode) -> set[str]:
+    listed = await node.client.list(RESOURCE_CLAIMS)
+    return {decode_object(raw)["metadata"]["uid"] for raw in listed.items}

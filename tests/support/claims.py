@@ -1,0 +1,128 @@
+"""ResourceClaims as the API server and kube-scheduler have them, for tests."""
+
+import copy
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from fracgpu import names
+from fracgpu.cards.card import Card, CardUuid
+from fracgpu.device_claims.claim import DeviceClaim, decode_claim
+from fracgpu.device_claims.claims import claim_of
+from fracgpu.device_claims.devices import device_name
+from fracgpu.k8s.quantity import canonical
+from fracgpu.request.grant import Grant
+from fracgpu.request.grant_note import Seal, describe_grant
+from fracgpu.request.need import ContainerNeed, PodNeed
+from fracgpu.state.allocation import Assignment, PodRecord
+from fracgpu.units import Mib
+from tests.support.gpu import Json, a_sharing_node
+
+_SEAL: Final = Seal(key=b"of the tests")
+
+
+def stored(body: Mapping[str, Any], *, uid: str = "claim-uid", version: str = "7") -> Json:
+    """Return a claim as the API server returns it once it is created."""
+    found: Json = copy.deepcopy(dict(body))
+    found["metadata"] |= {"uid": uid, "resourceVersion": version}
+    for request in found["spec"]["devices"]["requests"]:
+        amounts = request["exactly"]["capacity"]["requests"]
+        amounts.update({key: canonical(value) for key, value in amounts.items()})
+    return found
+
+
+def allocated(
+    claim: Json, choice: Mapping[str, Sequence[str]], *, node: str, pod: PodRecord | None = None
+) -> Json:
+    """Return a claim as kube-scheduler leaves it: each request gets the cards of *choice*."""
+    found: Json = copy.deepcopy(claim)
+    results = [
+        {
+            "request": request["name"],
+            "driver": names.DRA_DRIVER,
+            "pool": node,
+            "device": device_name(card),
+            "shareID": f"share-{at}",
+            "consumedCapacity": dict(request["exactly"]["capacity"]["requests"]),
+        }
+        for request in found["spec"]["devices"]["requests"]
+        for at, card in enumerate(choice[request["name"]])
+    ]
+    found["status"] = {"allocation": {"devices": {"results": results}}}
+    if pod is not None:
+        found["status"]["reservedFor"] = [{"resource": "pods", "name": pod.name, "uid": pod.uid}]
+    return found
+
+
+def decoded(claim: Json) -> DeviceClaim:
+    return decode_claim(msgspec.json.encode(claim))
+
+
+def an_allocated_claim(
+    pod: PodRecord, need: PodNeed, assignment: Assignment, *, node: str, name: str = "fracgpu-0"
+) -> Json:
+    """Return our claim for a pod, with the cards of an assignment allocated."""
+    cards: dict[str, list[CardUuid]] = {
+        container: [part.card for part in slices] for container, slices in assignment.items()
+    }
+    body = stored(claim_of(pod, name, need, cards))
+    return allocated(body, cards, node=node, pod=pod)
+
+
+def a_claiming_node(name: str, cards: Sequence[Card], *, cpu: str = "64") -> Json:
+    """Return a node whose cards no kubelet counts, as the agent leaves it in this wiring."""
+    node = a_sharing_node(name, cards=cards, cpu=cpu)
+    amounts = node["status"]["allocatable"]
+    left = {key: value for key, value in amounts.items() if not key.startswith(names.PREFIX)}
+    node["status"] |= {"capacity": left, "allocatable": left}
+    return node
+
+
+def a_claiming_pod(  # noqa: PLR0913 - what a test may choose, each with a default
+    name: str,
+    mib: int = 1000,
+    *,
+    cards: int = 1,
+    cores: int = 0,
+    annotations: Mapping[str, str] | None = None,
+    claim: str = "",
+    cpu: str = "10m",
+    **spec: Any,
+) -> Json:
+    """Return a pod as the webhook leaves it in this wiring."""
+    need = ContainerNeed(name="train", cards=cards, mib=Mib(mib), cores=cores)
+    granted = Grant(need=PodNeed(containers=(need,)), card_class=None)
+    return {
+        "metadata": {
+            "name": name,
+            "namespace": "default",
+            "annotations": {
+                names.MEMORY: f"{mib}Mi",
+                names.CARDS: str(cards),
+                **({names.CORES: str(cores)} if cores else {}),
+                **(annotations or {}),
+                names.GRANTED: _SEAL.write(describe_grant(granted)),
+            },
+        },
+        "spec": {
+            "containers": [
+                {
+                    "name": "train",
+                    "image": "registry.example/train:1",
+                    "resources": {
+                        "claims": [{"name": names.POD_CLAIM, "request": "train"}],
+                        "requests": {"cpu": cpu},
+                    },
+                }
+            ],
+            "resourceClaims": [
+                {
+                    "name": names.POD_CLAIM,
+                    "resourceClaimName": claim or names.CLAIM_PREFIX + secrets.token_hex(5),
+                }
+            ],
+            **spec,
+        },
+    }

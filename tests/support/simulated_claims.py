@@ -1,0 +1,187 @@
+"""A simulated cluster with the wiring by claims: its own kube-scheduler, and our claims."""
+
+import asyncio
+import secrets
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fracgpu import names
+from fracgpu.cards.card import Card
+from fracgpu.device_claims.claim import DeviceClaim, decode_claim
+from fracgpu.device_claims.devices import pool_spec
+from fracgpu.request.grant import Grant
+from fracgpu.request.grant_note import Seal, describe_grant
+from fracgpu.request.need import PodNeed
+from kube.client import KubeClient
+from kube.kinds import (
+    CONFIGMAPS,
+    DEVICE_CLASSES,
+    EVENTS,
+    NAMESPACES,
+    PODS,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+)
+from kube.objects import decode_object
+from process.clock import SystemClock
+from process.lifecycle import run_until_stopped
+from scheduler.service import build
+from scheduler.settings import SchedulerSettings
+from simulator.controllers.manager import run_controllers
+from simulator.scheduler.scheduler import KubeScheduler
+from tests.support.claims import a_claiming_node
+from tests.support.gpu import register
+from tests.support.objects import Json
+from tests.support.waiting import until
+
+LEASE_S = 3
+
+
+def a_granted_pod(name: str, need: PodNeed, *, inits: Sequence[str] = (), **spec: Any) -> Json:
+    """Return a pod as the webhook leaves one with several containers in this wiring."""
+
+    def container(one: str) -> Json:
+        claims = [{"name": names.POD_CLAIM, "request": one}]
+        return {"name": one, "image": "registry.example/app:1", "resources": {"claims": claims}}
+
+    granted = describe_grant(Grant(need=need, card_class=None))
+    cores = ", ".join(f"{one.name}={one.cores}" for one in need.containers if one.cores)
+    claim = {
+        "name": names.POD_CLAIM,
+        "resourceClaimName": f"{names.CLAIM_PREFIX}{secrets.token_hex(5)}",
+    }
+    return {
+        "metadata": {
+            "name": name,
+            "namespace": "default",
+            "annotations": {
+                **({names.CORES: cores} if cores else {}),
+                names.GRANTED: Seal(key=b"of the tests").write(granted),
+            },
+        },
+        "spec": {
+            "containers": [container(one.name) for one in need.containers if one.name not in inits],
+            "initContainers": [container(one) for one in inits],
+            "resourceClaims": [claim],
+            **spec,
+        },
+    }
+
+
+@dataclass(slots=True, kw_only=True)
+class ClaimsWorld:
+    """The simulated cluster, and what tests ask of it."""
+
+    kube: KubeClient
+    kubeconfig: Path
+    group: asyncio.TaskGroup
+    mib: dict[tuple[str, str], int] = field(default_factory=dict)
+    leaders: dict[str, "asyncio.Task[int]"] = field(default_factory=dict)
+
+    def start_leader(self, name: str, *, kubeconfig: Path | None = None) -> None:
+        """Start a replica of our scheduler role, which makes the claims while it leads."""
+        settings = SchedulerSettings(
+            kubeconfig=str(kubeconfig or self.kubeconfig),
+            identity=name,
+            telemetry_host="127.0.0.1",
+            telemetry_port=0,
+            drain_wait_s=0.0,
+            drain_timeout_s=0.5,
+            lease_duration_s=LEASE_S,
+            bind_timeout_s=0.9,
+        )
+        self.leaders[name] = self.group.create_task(
+            run_until_stopped(build(settings), SystemClock(), stop=asyncio.Event()), name=name
+        )
+
+    async def kill(self, name: str) -> None:
+        """End a replica at whatever it awaits; its Lease stays as it is."""
+        task = self.leaders.pop(name)
+        task.cancel()
+        await asyncio.wait({task})
+
+    async def add_node(self, name: str, cards: Sequence[Card]) -> None:
+        """Register a node without kubelet or agent, and its slice."""
+        await register(self.kube, a_claiming_node(name, cards))
+        spec = pool_spec(name, cards, generation=1)
+        await self.kube.create(RESOURCE_SLICES, {"metadata": {"name": name}, "spec": spec})
+        self.mib |= {(name, card.uuid.lower()): card.capacity_mib for card in cards}
+
+    async def claims(self) -> list[DeviceClaim]:
+        listed = await self.kube.list(RESOURCE_CLAIMS)
+        return [decode_claim(bytes(raw)) for raw in listed.items]
+
+    async def pods(self) -> Mapping[str, Json]:
+        found = [decode_object(bytes(raw)) for raw in (await self.kube.list(PODS)).items]
+        return {pod["metadata"]["name"]: pod for pod in found}
+
+    async def bound(self) -> Mapping[str, str]:
+        found = {name: pod["spec"].get("nodeName") for name, pod in (await self.pods()).items()}
+        return {name: node for name, node in found.items() if node}
+
+    async def overbooked(self) -> list[str]:
+        """Return the cards of which more is allocated than there is."""
+        held = Counter[tuple[str, str]]()
+        for claim in await self.claims():
+            for one in claim.devices:
+                held[one.node, one.device] += one.amounts.mib
+        return [f"{card}: {mib}" for card, mib in held.items() if mib > self.mib[card]]
+
+    async def events(self, pod: str, reason: str) -> list[Json]:
+        listed = await self.kube.list(EVENTS, namespace="default")
+        found: list[Json] = [decode_object(bytes(raw)) for raw in listed.items]
+        return [
+            event
+            for event in found
+            if event["reason"] == reason and event["involvedObject"].get("name") == pod
+        ]
+
+    async def until_bound(self, count: int, *, limit_s: float = 60) -> None:
+        async def are() -> bool:
+            return len(await self.bound()) == count
+
+        await until(are, what=f"{count} pods are bound", limit_s=limit_s)
+
+    async def delete_all(self) -> None:
+        """Delete all pods, and wait until no claim is left."""
+        for name in await self.pods():
+            await self.kube.delete(PODS, name, namespace="default", grace_s=0)
+
+        async def none_left() -> bool:
+            return not await self.claims()
+
+        await until(none_left, what="no claim is left")
+
+
+@asynccontextmanager
+async def a_claims_world(kube: KubeClient, kubeconfig: Path) -> AsyncIterator[ClaimsWorld]:
+    """Run the controllers and kube-scheduler of a cluster with what the chart installs."""
+    await kube.create(NAMESPACES, {"metadata": {"name": names.SYSTEM_NAMESPACE}})
+    config = {"name": names.CONFIG_MAP, "namespace": names.SYSTEM_NAMESPACE}
+    await kube.create(CONFIGMAPS, {"metadata": config, "data": {"wiring": "claims"}})
+    ours = [{"cel": {"expression": f'device.driver == "{names.DRA_DRIVER}"'}}]
+    for name, spec in (
+        (names.DEVICE_CLASS, {"selectors": ours}),
+        (names.DEVICE_CLASS_PLACED, {}),
+    ):
+        await kube.create(DEVICE_CLASSES, {"metadata": {"name": name}, "spec": spec})
+    clock = SystemClock()
+    scheduler = KubeScheduler(kube, clock, extender_url=None, scheduler_name="default-scheduler")
+    async with asyncio.TaskGroup() as group:
+        running = [
+            group.create_task(run_controllers(kube, clock), name="controllers"),
+            group.create_task(scheduler.run(), name="kube-scheduler"),
+        ]
+        world = ClaimsWorld(kube=kube, kubeconfig=kubeconfig, group=group)
+        try:
+            yield world
+        finally:
+            for name in list(world.leaders):
+                with suppress(asyncio.CancelledError):
+                    await world.kill(name)
+            for task in running:
+                task.cancel()
