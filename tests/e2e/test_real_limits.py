@@ -140,11 +140,16 @@ def limits_at_start(pod: Json, limited: LimitedNode, container: str) -> list[dic
 
 
 async def bound(
-    limited: LimitedNode, containers: Sequence[Json], inits: Sequence[Json] = (), **assigned: Any
+    limited: LimitedNode,
+    containers: Sequence[Json],
+    inits: Sequence[Json] = (),
+    *,
+    borrow_mib: int = 0,
+    **assigned: Any,
 ) -> Json:
     body = a_real_pod(containers, inits=inits, reports=limited.node.reports)
     pod = await limited.node.create(body)
-    await limited.node.bind(pod, **assigned)
+    await limited.node.bind(pod, borrow_mib, **assigned)
     return pod
 
 

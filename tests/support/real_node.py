@@ -293,7 +293,7 @@ class RealNode:
         return await self.client.create(PODS, body)
 
     async def bind(
-        self, pod: Json, *, borrow_mib: int = 0, **assigned: Sequence[tuple[CardUuid, int]]
+        self, pod: Json, borrow_mib: int = 0, /, **assigned: Sequence[tuple[CardUuid, int]]
     ) -> None:
         """Bind a pod with its assignment, as the extender does: (card, MiB) by container."""
         assignment = {
