@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 
 from fracgpu import names
+from fracgpu.device_claims.claim import is_made_for_a_pod
 from fracgpu.device_claims.claims import MOST_CARDS, MOST_REQUESTS
 from fracgpu.errors import RequestError
 from fracgpu.k8s.container import ContainerKind, ContainerSpec
@@ -84,12 +85,12 @@ def refuse_others_claims(pod: Pod, sealed: GrantNote | None) -> None:
                 hint="leave it out, or rename it there and in the containers' resources.claims",
             )
         named = entry.resource_claim_name or ""
-        if named.startswith(names.CLAIM_PREFIX):
+        if is_made_for_a_pod(named):
             raise RequestError(
                 field=f"resourceClaimName of spec.resourceClaims['{entry.name}']",
                 found=named,
-                wanted="a claim of your own: names that begin with "
-                f"{names.CLAIM_PREFIX} are of claims that FracGPU makes, each for one pod",
+                wanted=f"a claim of your own: {names.CLAIM_PREFIX} and ten hexadecimal digits is "
+                "the name of a claim that FracGPU makes for one pod",
             )
     granted = sealed.data.containers if sealed is not None else {}
     for container in pod.containers:

@@ -265,7 +265,7 @@ REFUSED: dict[str, tuple[Json, str]] = {
     "the claim of another pod": (
         a_pod(spec={"resourceClaims": [{"name": "mine", "resourceClaimName": CLAIM}]}),
         f"resourceClaimName of spec.resourceClaims['mine'] is '{CLAIM}'; want a claim of your own: "
-        "names that begin with fracgpu- are of claims that FracGPU makes, each for one pod",
+        "fracgpu- and ten hexadecimal digits is the name of a claim that FracGPU makes for one pod",
     ),
     "a container that uses the share of another": (
         a_pod(
@@ -363,7 +363,7 @@ def test_an_init_container_that_fits_nowhere_is_refused_for_that() -> None:
 
 
 def test_users_own_claims_pass_untouched() -> None:
-    own = {"name": "gpu", "resourceClaimName": "half-a-card"}
+    own = {"name": "gpu", "resourceClaimName": "fracgpu-half"}
     template = {"name": "more", "resourceClaimTemplateName": "fracgpu-cards"}
     pod = a_pod(
         a_container(resources={"claims": [{"name": "gpu"}]}),
