@@ -1,5 +1,6 @@
 """A ResourceClaim decoded: what it requests, what it was allocated, and whose it is."""
 
+import re
 from collections import defaultdict
 from collections.abc import Mapping
 from datetime import datetime
@@ -18,6 +19,14 @@ from fracgpu.units import FULL_CORES, MAX_MIB, Mib
 
 _WHAT: Final = "ResourceClaim"
 _MOST_SLOTS: Final = 2**31
+
+
+_MADE_FOR_A_POD: Final = re.compile(f"{names.CLAIM_PREFIX}[0-9a-f]{{10}}")
+
+
+def is_made_for_a_pod(name: str) -> bool:
+    """Report whether only FracGPU gives a claim this name; a template's claims have longer ones."""
+    return _MADE_FOR_A_POD.fullmatch(name) is not None
 
 
 class PodReference(msgspec.Struct, frozen=True):

@@ -10,7 +10,7 @@ from itertools import chain
 
 from fracgpu import names
 from fracgpu.cards.card import FULL_CORES, Card
-from fracgpu.device_claims.claim import DeviceClaim, DeviceRequest
+from fracgpu.device_claims.claim import DeviceClaim, DeviceRequest, is_made_for_a_pod
 from fracgpu.device_claims.devices import device_name
 from fracgpu.request.grant_note import GrantedAmounts, read_grant_note
 from fracgpu.state.pod_info import PodInfo
@@ -59,7 +59,7 @@ def _why_not_of(claim: DeviceClaim, pod: PodInfo | None) -> str:
     user = claim.reserved_for[0]
     if pod is None or pod.record.uid not in {one.uid for one in claim.reserved_for}:
         return f"pod {user.name}, which claim {claim.name} is reserved for, is gone"
-    ours = claim.name.startswith(names.CLAIM_PREFIX)
+    ours = is_made_for_a_pod(claim.name)
     if not pod.device_claim:
         why = "has a name that only FracGPU gives, and its pod has no grant"
         return f"claim {claim.name} {why}" if ours else ""

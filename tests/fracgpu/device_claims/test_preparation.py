@@ -198,5 +198,8 @@ def test_a_users_own_claim_is_prepared_for_a_pod_without_a_grant() -> None:
     pod = decode_pod_info(msgspec.json.encode(body))
 
     assert why_not(claim, pod) == ""
+    of_a_template = a_claim(name="fracgpu-web-gpu-x7k2p")
+    _of_nobody(of_a_template)
+    assert why_not(of_a_template, pod) == ""
     ours = a_claim()
     assert "a name that only FracGPU gives" in why_not(ours, pod)

@@ -1,0 +1,174 @@
+"""Installed on a stock cluster, without any scheduler of ours, to half a card: as documented.
+
+The control plane, kubelet and containerd are real, the cards simulated; each role is a pod of our
+image under its own account.
+"""
+
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from fracgpu import names
+from fracgpu.device_claims.claim import decode_claim
+from fracgpu.device_claims.devices import device_name
+from kube.errors import NotFound
+from kube.kinds import EVENTS, RESOURCE_CLAIMS, RESOURCE_SLICES
+from kube.objects import decode_object
+from tests.support.documented import documented, run
+from tests.support.helm import helm_or_skip
+from tests.support.real_cluster import (
+    AGENT,
+    NODE,
+    SYSTEM,
+    RealCluster,
+    a_cluster_with_our_images,
+    a_long_half,
+)
+from tests.support.real_runtime import find_runtime, tag_image
+from tests.support.snapshot import wait_for_controllers
+from tests.support.timed import Steps
+from tests.support.waiting import until
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(1200)]
+
+Json = dict[str, Any]
+
+GUIDE: Final = "docs/device-claims.md"
+ROLES: Final = tuple(f"deployment/fracgpu-{role}" for role in ("certs", "webhook", "scheduler"))
+CARD_MIB: Final = 40_960  # as the chart simulates them, two on each node
+PUSHED: Final = "registry.example.com/team/fracgpu:0.1.0"
+
+
+def a_pod(name: str, *, fraction: str) -> Json:
+    body = a_long_half()
+    body["metadata"] |= {"name": name, "annotations": {names.FRACTION: fraction}}
+    return body
+
+
+def claim_named_by(pod: Json) -> str:
+    """Return the claim that a pod names in the place of limits."""
+    (entry,) = pod["spec"]["resourceClaims"]
+    assert entry["name"] == names.POD_CLAIM
+    assert pod["spec"]["schedulerName"] == "default-scheduler"
+    assert "affinity" not in pod["spec"]
+    (container,) = pod["spec"]["containers"]
+    assert container["resources"]["claims"] == [{"name": "fracgpu", "request": "train"}]
+    assert not {names.GPU_MEM, names.GPU_SLOT} & container["resources"].get("limits", {}).keys()
+    found: str = entry["resourceClaimName"]
+    return found
+
+
+async def card_of(cluster: RealCluster, pod: Json, *, mib: int) -> str:
+    """Return the card that kube-scheduler allocated, which is the one that the container has."""
+    name = pod["metadata"]["name"]
+    body = await cluster.client.get(RESOURCE_CLAIMS, claim_named_by(pod), namespace="default")
+    (device,) = decode_claim(body).devices
+    assert (device.node, device.request, device.amounts.mib) == (NODE, "train", mib)
+    variables = (await cluster.kubectl("exec", name, "--", "env")).splitlines()
+    assert f"{names.ENV_MEM_MIB}={mib}" in variables
+    start = f"{names.ENV_VISIBLE_DEVICES}="
+    (card,) = [line.removeprefix(start) for line in variables if line.startswith(start)]
+    assert device.device == device_name(card)
+    shown = await cluster.kubectl("exec", name, "--", "sh", "-c", "echo /dev/nvidia*")
+    assert shown.split() == [f"/dev/nvidia{card.rpartition('-')[2]}"]
+    return card
+
+
+async def install(cluster: RealCluster, steps: Steps) -> None:
+    await wait_for_controllers(cluster.client)
+    ours = "docker.io/library/fracgpu:0.1.0"
+    socket = cluster.root / "run" / "containerd.sock"
+    tag_image(find_runtime(), socket=socket, image=ours, name=PUSHED)
+    command, label, _ = documented(GUIDE, "claims-install")
+    admin = cluster.kubectl.kubeconfig
+    with steps.step("helm install"):
+        # --wait would wait for the node agent too, whose node is labelled next.
+        await run(f"{command} --set simulatedCards.enabled=true", kubeconfig=admin)
+    with steps.step("label, until the node shares its cards"):
+        await run(label, kubeconfig=admin, words={"NAME": NODE})
+    for what in (*ROLES, AGENT):
+        await cluster.wait_ready(what, namespace=SYSTEM)
+
+
+async def check_that_no_scheduler_of_ours_is_there(cluster: RealCluster) -> None:
+    containers = {
+        container["name"]: container["image"]
+        for pod in await cluster.pods(SYSTEM)
+        for container in pod["spec"]["containers"]
+    }
+    assert set(containers.values()) == {PUSHED}
+    assert "kube-scheduler" not in containers
+    node = await cluster.node()
+    amounts = node["status"]["capacity"]
+    assert {amounts.get(names.GPU_MEM, "0"), amounts.get(names.GPU_SLOT, "0")} == {"0"}
+    (raw,) = (await cluster.client.list(RESOURCE_SLICES)).items
+    spec = decode_object(raw)["spec"]
+    assert (spec["driver"], spec["nodeName"], len(spec["devices"])) == ("gpu.fracgpu.io", NODE, 2)
+
+
+async def test_half_a_card_runs_on_a_stock_cluster_after_the_commands_of_the_guide(
+    tmp_path: Path,
+) -> None:
+    helm_or_skip()
+    steps = Steps("claims")
+    async with a_cluster_with_our_images(tmp_path) as cluster:
+        with steps.step("all of it, from the first command to the first pod Running"):
+            await install(cluster, steps)
+            with steps.step("first pod with a share, from kubectl apply to Running"):
+                await cluster.kubectl("apply", "-f", "-", stdin=a_pod("half", fraction="0.5"))
+                half = await cluster.wait_pod("half")
+        await check_that_no_scheduler_of_ours_is_there(cluster)
+        await card_of(cluster, half, mib=CARD_MIB // 2)
+
+        await cluster.kubectl("apply", "-f", "-", stdin=a_pod("whole", fraction="1"))
+        await card_of(cluster, await cluster.wait_pod("whole"), mib=CARD_MIB)
+        await check_that_what_does_not_fit_waits_and_is_told_why(cluster)
+        await check_that_what_is_not_supported_is_refused(cluster)
+
+
+async def check_that_what_does_not_fit_waits_and_is_told_why(cluster: RealCluster) -> None:
+    await cluster.kubectl("apply", "-f", "-", stdin=a_pod("late", fraction="1"))
+
+    async def told() -> bool:
+        listed = await cluster.client.list(EVENTS, namespace="default")
+        events = [decode_object(raw) for raw in listed.items]
+        return any(
+            event["regarding"]["name"] == "late"
+            if "regarding" in event
+            else event["involvedObject"]["name"] == "late"
+            for event in events
+        )
+
+    await until(told, what="an Event on the pod that waits", limit_s=60)
+    whole = await cluster.pods("default")
+    (claim,) = [
+        claim_named_by(pod) for pod in whole if pod["metadata"]["name"] == "whole"
+    ]  # fmt: skip
+    await cluster.kubectl("delete", "pod", "whole", "--wait=false")
+    late = await cluster.wait_pod("late")
+    await card_of(cluster, late, mib=CARD_MIB)
+
+    async def gone() -> bool:
+        try:
+            await cluster.client.get(RESOURCE_CLAIMS, claim, namespace="default")
+        except NotFound:
+            return True
+        return False
+
+    await until(gone, what="the claim of the pod that ended is gone", limit_s=60)
+
+
+async def check_that_what_is_not_supported_is_refused(cluster: RealCluster) -> None:
+    gang = a_pod("gang", fraction="0.1")
+    gang["metadata"]["annotations"][names.GANG] = "train/2"
+    said = await cluster.kubectl.refused("apply", "-f", "-", stdin=gang)
+    assert "want no gang: with `wiring: claims` kube-scheduler places each pod by itself" in said
+    thief = a_pod("thief", fraction="0.1")
+    del thief["metadata"]["annotations"]
+    half = next(
+        pod for pod in await cluster.pods("default") if pod["metadata"]["name"] == "half"
+    )  # fmt: skip
+    thief["spec"]["resourceClaims"] = [{"name": "mine", "resourceClaimName": claim_named_by(half)}]
+    said = await cluster.kubectl.refused("apply", "-f", "-", stdin=thief)
+    assert "A pod does not name a ResourceClaim called fracgpu-" in said
