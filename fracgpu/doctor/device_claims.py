@@ -98,8 +98,8 @@ def _claims(facts: Facts) -> Iterator[Finding]:
     late = [
         pod
         for pod in known(facts.waiting)
-        if (claim := _claim_of(pod))
-        and (pod["metadata"]["namespace"], claim) not in there
+        if (name := _claim_of(pod))
+        and (pod["metadata"]["namespace"], name) not in there
         and (made := time_of(pod["metadata"].get("creationTimestamp"))) is not None
         and facts.now - made > _CLAIM_WITHIN
     ]
