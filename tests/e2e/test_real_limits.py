@@ -140,11 +140,16 @@ def limits_at_start(pod: Json, limited: LimitedNode, container: str) -> list[dic
 
 
 async def bound(
-    limited: LimitedNode, containers: Sequence[Json], inits: Sequence[Json] = (), **assigned: Any
+    limited: LimitedNode,
+    containers: Sequence[Json],
+    inits: Sequence[Json] = (),
+    *,
+    borrow_mib: int = 0,
+    **assigned: Any,
 ) -> Json:
     body = a_real_pod(containers, inits=inits, reports=limited.node.reports)
     pod = await limited.node.create(body)
-    await limited.node.bind(pod, **assigned)
+    await limited.node.bind(pod, borrow_mib, **assigned)
     return pod
 
 
@@ -175,13 +180,15 @@ async def test_each_process_finds_its_limits_in_place_when_it_starts(nvml_librar
             serve=[(second, 300)],
             fetch=[(first, 200)],
         )
-        other = await bound(limited, [telling("train", mib=900)], train=[(first, 900)])
+        other = await bound(
+            limited, [telling("train", mib=900)], train=[(first, 900)], borrow_mib=600
+        )
         await node.wait_running([each["metadata"]["uid"] for each in (pod, other)])
 
         assert limits_at_start(pod, limited, "fetch") == [{0: 200}]
         assert limits_at_start(pod, limited, "train") == [{0: 700, 1: 700}]
         assert limits_at_start(pod, limited, "serve") == [{1: 300}]
-        assert limits_at_start(other, limited, "train") == [{0: 900}]
+        assert limits_at_start(other, limited, "train") == [{0: 1500}]
 
         for shell in (*node.shells(pod), *node.shells(other)):
             os.kill(shell, signal.SIGKILL)
@@ -195,7 +202,7 @@ async def test_each_process_finds_its_limits_in_place_when_it_starts(nvml_librar
         await until(again, what="every container starts again", limit_s=180)
         assert limits_at_start(pod, limited, "train") == [{0: 700, 1: 700}] * 2
         assert limits_at_start(pod, limited, "serve") == [{1: 300}] * 2
-        assert limits_at_start(other, limited, "train") == [{0: 900}] * 2
+        assert limits_at_start(other, limited, "train") == [{0: 1500}] * 2
 
         async def said() -> bool:
             labels = (await node.node())["metadata"]["labels"]

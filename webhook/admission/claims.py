@@ -50,9 +50,12 @@ _SUPPORTED: Final = frozenset(
     )
 )
 
+_NO_BURST: Final = f"no limit above the request: with {WIRING} a pod gets what it requests"
 _WHY_NOT: Final = {
     names.GANG: f"no gang: with {WIRING} kube-scheduler places each pod by itself",
     names.RESIZE: f"no resize: with {WIRING} the amounts of a running pod cannot change",
+    names.FRACTION_LIMIT: _NO_BURST,
+    names.MEMORY_LIMIT: _NO_BURST,
     names.MOVE_REQUESTED: f"no move: with {WIRING} no rebalancer runs",
 }
 
@@ -102,13 +105,17 @@ def refuse_others_claims(pod: Pod, sealed: GrantNote | None) -> None:
                 )
 
 
-def refuse_unsupported(pod: Pod) -> None:
+def refuse_unsupported(pod: Pod, translated: Mapping[str, str]) -> None:
     """Raise if a pod with a request asks for what this wiring cannot do.
+
+    Args:
+        pod: the pod.
+        translated: what it says in another system's words, as annotations of ours.
 
     Raises:
         RequestError: it has an annotation for something else, or belongs to a PodGroup.
     """
-    refuse_unsupported_keys(pod.annotations)
+    refuse_unsupported_keys({**pod.annotations, **translated})
     group = pod.spec.scheduling_group
     if group is not None:
         raise RequestError(
@@ -201,10 +208,9 @@ def warnings_about(need: PodNeed) -> tuple[str, ...]:
 
 def specs_as_granted(pod: Pod) -> tuple[ContainerSpec, ...]:
     """Return the pod's containers with the limits that the webhook has replaced by its claim."""
-    found = specs(pod)
     if not any(entry.name == names.POD_CLAIM for entry in pod.spec.resource_claims or ()):
-        return found
-    return with_granted_limits(found, pod.annotations.get(names.GRANTED, ""))
+        return specs(pod)
+    return with_granted_limits(specs(pod), pod.annotations.get(names.GRANTED, ""))
 
 
 def limits_to_remove(

@@ -58,7 +58,7 @@ from webhook.admission.pod_edits import (
     tolerations,
     write_patch,
 )
-from webhook.admission.review import NO_META, Pod
+from webhook.admission.review import NO_META, Pod, specs
 from webhook.admission.template_grant import forget_edits, read_template_grant, with_limits_of
 from webhook.admission.verdict import (
     OTHER,
@@ -117,7 +117,7 @@ def admit_create(pod: Pod, context: DecisionContext) -> AdmissionResult:
             return NOT_READ_YET
         selected = _selected(pod, context, said)
         granted = _grant(pod, translation, context, selected, sealed=sealed)
-        _refuse_no_claim(pod, granted, context)
+        _refuse_no_claim(pod, translation, granted, context)
         if names.GRANTED in pod.annotations:
             _refuse_forged(pod, said, _described(granted, translation))
     except RequestError as error:
@@ -131,10 +131,12 @@ def _refuse_others_claims(pod: Pod, sealed: GrantNote | None, context: DecisionC
         refuse_others_claims(pod, sealed)
 
 
-def _refuse_no_claim(pod: Pod, granted: Grant, context: DecisionContext) -> None:
+def _refuse_no_claim(
+    pod: Pod, translation: Translation, granted: Grant, context: DecisionContext
+) -> None:
     """Raise if no claim can stand for a grant."""
     if context.claim:
-        refuse_unsupported(pod)
+        refuse_unsupported(pod, translation.annotations)
         refuse_too_large(granted.need)
 
 
@@ -380,7 +382,7 @@ def _translate(
 ) -> Translation:
     enabled = enabled_dialects(namespace_labels, cluster=config.dialects.dialects)
     pieces = PodForDialects(
-        containers=specs_as_granted(pod),
+        containers=specs_as_granted(pod) if pod.spec.resource_claims else specs(pod),
         annotations=pod.annotations,
         labels=pod.labels,
         namespace_labels=namespace_labels,

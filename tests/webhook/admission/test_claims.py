@@ -14,8 +14,7 @@ from hypothesis import given
 from fracgpu.cards.card_class import CardClass
 from fracgpu.device_claims.claims import claim_of
 from fracgpu.device_claims.preparation import why_not_prepared
-from fracgpu.request.grant_note import Seal
-from fracgpu.request.need import side_by_side
+from fracgpu.request.grant_note import Seal, as_granted
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from simulator.apiserver.apimachinery.patches import json_patch
 from tests.support.claims import allocated, decoded
@@ -234,7 +233,7 @@ def test_admission_is_idempotent_and_the_grant_says_the_whole_need(
     need = info_of(stored(pod, elsewhere)).need
     assert need is not None
     if not once["spec"].get("initContainers"):  # else another class may be the first that fits
-        assert found.need == side_by_side(need)
+        assert found.need == as_granted(need, found.annotations["fracgpu.io/granted"])
 
 
 def test_the_claim_for_a_granted_pod_is_one_that_the_node_prepares() -> None:
@@ -291,6 +290,11 @@ REFUSED: dict[str, tuple[Json, str]] = {
         a_pod(memory="8Gi", resize="9Gi"),
         "fracgpu.io/resize is '9Gi'; want no resize: with `wiring: claims` the amounts of a "
         "running pod cannot change; leave it out",
+    ),
+    "more than it requests": (
+        a_pod(memory="8Gi", isolation="kernel", also={"memory-limit": "9Gi"}),
+        "fracgpu.io/memory-limit is '9Gi'; want no limit above the request: with `wiring: claims` "
+        "a pod gets what it requests; leave it out",
     ),
     "a move": (
         a_pod(memory="8Gi", also={"move-requested": "now"}),
