@@ -417,7 +417,7 @@ def _wire_claims(
     return Running(
         tasks={
             **tasks,
-            **page.tasks(leader_gate),
+            **page.tasks(leader_gate, moves=False),  # there is no rebalancer
             "claims of pods": leader_gate.once_listed(controller.run),
             "audit": leader_gate.once_listed(comparer.run),
             "pool events": leader_gate.once_listed(pool_events.run),
@@ -499,14 +499,18 @@ class _Page:
             default=hot_line.DEFAULT,
         )
 
-    def tasks(self, leader_gate: LeaderGate) -> dict[str, Callable[[], Awaitable[None]]]:
+    def tasks(
+        self, leader_gate: LeaderGate, *, moves: bool = True
+    ) -> dict[str, Callable[[], Awaitable[None]]]:
         if not self._settings.page_port:
             return {}
-        return {
+        found = {
             "page": leader_gate.once_listed(self.board.run),
-            "moves of the page": leader_gate.once_listed(self._moves.run),
             "hot line": leader_gate.once_listed(self._hot_line.run),
         }
+        if moves:
+            found["moves of the page"] = leader_gate.once_listed(self._moves.run)
+        return found
 
     def servers(self, leader_gate: LeaderGate) -> tuple[Server, ...]:
         if not self._settings.page_port:

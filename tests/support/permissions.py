@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from component.wiring import DEFAULT_WIRING, Wiring
 from simulator.demo.service_accounts import deployed, user_of
 
 Json = dict[str, Any]
@@ -96,17 +97,17 @@ def _call(event: Json) -> Call:
     )
 
 
-def permissions() -> set[Permission]:
+def permissions(wiring: Wiring = DEFAULT_WIRING) -> set[Permission]:
     """Return what ``deploy/`` grants by roles of ours; built-in roles are not ours to shrink."""
     rules = {
         (kind, body["metadata"]["name"]): body["rules"]
         for kind in ("Role", "ClusterRole")
-        for body in deployed(kind)
+        for body in deployed(kind, wiring)
     }
     return {
         permission
         for kind in ("RoleBinding", "ClusterRoleBinding")
-        for binding in deployed(kind)
+        for binding in deployed(kind, wiring)
         for permission in _granted(binding, rules)
     }
 
