@@ -19,6 +19,8 @@ import pytest
 
 from fracgpu import names
 from fracgpu.cards.card import CardUuid
+from fracgpu.state.allocation import Slice
+from fracgpu.units import Mib
 from tests.support.gpu import some_cards
 from tests.support.nvml import MIB, a_card, build, write_values
 from tests.support.real_node import RealNode, a_container, a_real_node, a_real_pod
@@ -143,9 +145,8 @@ async def test_each_process_finds_its_limits_in_place_when_it_starts(nvml_librar
             serve=[(second, 300)],
             fetch=[(first, 200)],
         )
-        other = await bound(
-            limited, [telling("train", mib=900)], train=[(first, 900)], borrow_mib=600
-        )
+        may_borrow = Slice(card=first, mib=Mib(900), most_mib=Mib(1500))
+        other = await bound(limited, [telling("train", mib=900)], train=[may_borrow])
         await node.wait_running([each["metadata"]["uid"] for each in (pod, other)])
 
         assert limits_at_start(pod, limited, "fetch") == [{0: 200}]
