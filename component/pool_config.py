@@ -9,6 +9,7 @@ from component.config_watcher import ConfigWatcher, strict_mapping
 from component.metrics import ConfigMetrics
 from fracgpu import names
 from fracgpu.cards.card import DEFAULT_SLOTS, SHARE_GRANULE_MIB
+from fracgpu.cards.card_class import has_one_vendor
 from fracgpu.cards.pool_catalogue import (
     NO_CATALOGUE,
     Pool,
@@ -173,6 +174,12 @@ def _class(name: str, value: object, mistakes: list[str]) -> PoolClass:
             f"most {MAX_GLOB_CHARS} characters, e.g. 'NVIDIA-A100-SXM4-80GB'"
         )
         globs = []
+    mistakes += [
+        f"{name}.models has {_shown(glob)}, which may match cards of both vendors; want it to "
+        f"begin with AMD for AMD's cards, and with another word, e.g. NVIDIA, for NVIDIA's"
+        for glob in globs
+        if not has_one_vendor(glob)
+    ]
     pools = found.get("pools", [])
     if not (isinstance(pools, list) and (pools or "pools" not in found)):
         mistakes.append(f"{name}.pools is {_shown(pools)}; want a list of {{name, cards, ...}}")

@@ -1,10 +1,10 @@
 """The interface to the node's cards; each vendor's folder and the simulator implement it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from fracgpu.cards.card import Card, CardUuid
+from fracgpu.cards.card import Card, CardUuid, Health
 from fracgpu.cards.card_class import Vendor, vendor_of
 from fracgpu.units import Mib
 
@@ -70,6 +70,19 @@ class CardList:
     driver: str = ""
     family: str = ""
     left_out: tuple[SkippedCard, ...] = ()
+
+
+def all_unhealthy(listed: CardList, *, reason: str) -> CardList:
+    """Return the cards, all unhealthy for *reason*."""
+    return replace(
+        listed,
+        cards=tuple(
+            replace(
+                hardware, card=replace(hardware.card, health=Health.UNHEALTHY, health_reason=reason)
+            )
+            for hardware in listed.cards
+        ),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,11 +16,16 @@ from deviceplugin.cards.interface import (
     CardSamples,
     CardsUnavailableError,
     GroupLimits,
+    SkippedCard,
+    all_unhealthy,
 )
 from fracgpu.cards.card import CardUuid
 from process.lifecycle import EndProcess
 
 _T = TypeVar("_T")
+
+# One failed listing may be a slow driver, as for a node with one vendor.
+_FAILURES_UNTIL_LOST: Final = 3
 
 # Of PCI's classes, in the highest byte: display controllers.
 _DISPLAY: Final = 0x03
@@ -59,12 +64,26 @@ class VendorReader:
 
     Attributes:
         present: whether the node has cards of this vendor; reads files.
+        name: of the vendor, for people.
         listed: the cards that it listed last.
+        last: its last list.
+        failures: how often in a row it could not list its cards.
     """
 
     cards: Cards
     present: Callable[[], bool]
+    name: str
     listed: frozenset[CardUuid] = field(default=frozenset())
+    last: CardList = field(default_factory=CardList)
+    failures: int = 0
+
+    def lost(self, reason: str) -> CardList:
+        """Return what is known of the cards while they cannot be listed: unknown is never free."""
+        missing = SkippedCard(uuid=f"every card of {self.name}", reason=reason)
+        return replace(
+            all_unhealthy(self.last, reason=reason),
+            left_out=self.last.left_out if self.last.cards else (missing,),
+        )
 
 
 class _Limits(CardLimits):
@@ -90,7 +109,8 @@ class JoinedCards(Cards):
     """The cards of several readers as those of one node.
 
     A reader is asked while the node has cards of its vendor. Where one of them fails, the listing
-    fails, and no card counts as gone.
+    fails, and no card counts as gone; where it goes on failing and another does not, its cards are
+    unhealthy, or left out if it never listed any, and the others' cards can be given.
 
     Args:
         vendors: the readers, in the order in which their cards are numbered.
@@ -116,15 +136,12 @@ class JoinedCards(Cards):
             there = await self._thread.call(self._present, timeout_s=self._timeout_s)
         except (OSError, StuckError) as error:
             raise CardsUnavailableError(f"cannot tell which cards there are: {error}") from error
-        lists = []
-        for answer in await _all(vendor.cards.list_cards for vendor in there):
-            if isinstance(answer, Exception):
-                raise answer
-            lists.append(answer)
-        for vendor in self._vendors:
-            vendor.listed = frozenset()
-        for vendor, part in zip(there, lists, strict=True):
-            vendor.listed = frozenset(hardware.card.uuid for hardware in part.cards)
+        answers = await _all(vendor.cards.list_cards for vendor in there)
+        lists = _lists(there, answers)
+        parts = {id(vendor): part for vendor, part in zip(there, lists, strict=True)}
+        for vendor in self._vendors:  # each set once: threads ask whose a card is
+            found = parts.get(id(vendor), CardList()).cards
+            vendor.listed = frozenset(hardware.card.uuid for hardware in found)
         return joined(lists)
 
     async def read(self) -> CardSamples:
@@ -153,6 +170,33 @@ class JoinedCards(Cards):
     def _present(self) -> tuple[VendorReader, ...]:
         there = tuple(vendor for vendor in self._vendors if vendor.present())
         return there or (self._fallback,)
+
+
+def _lists(
+    vendors: Sequence[VendorReader],
+    answers: Sequence[CardList | CardsUnavailableError | EndProcess],
+) -> list[CardList]:
+    """Return each vendor's list.
+
+    Raises:
+        CardsUnavailableError: none could be listed, or one for the first times.
+        EndProcess: a reader cannot go on.
+    """
+    lists, failed = [], list[tuple[VendorReader, CardsUnavailableError]]()
+    for vendor, answer in zip(vendors, answers, strict=True):
+        if isinstance(answer, EndProcess):
+            raise answer
+        if isinstance(answer, CardList):
+            vendor.last, vendor.failures = answer, 0
+            lists.append(answer)
+        else:
+            vendor.failures += 1
+            lists.append(vendor.lost(str(answer)))
+            failed.append((vendor, answer))
+    for vendor, error in failed:
+        if vendor.failures < _FAILURES_UNTIL_LOST or len(failed) == len(vendors):
+            raise error
+    return lists
 
 
 async def _all(

@@ -59,7 +59,9 @@ def open_cards(settings: CardSettings) -> Cards:
     if settings.cards in (NVML, AMD):
         return nvml if settings.cards == NVML else amd
     by_nvml = VendorReader(
-        cards=nvml, present=functools.partial(has_pci_card, sys_root, vendor=_NVIDIA_ON_PCI)
+        cards=nvml,
+        present=functools.partial(has_pci_card, sys_root, vendor=_NVIDIA_ON_PCI),
+        name="NVIDIA",
     )
-    by_amd = VendorReader(cards=amd, present=lambda: bool(amdgpu.devices(sys_root)))
+    by_amd = VendorReader(cards=amd, present=lambda: bool(amdgpu.devices(sys_root)), name="AMD")
     return JoinedCards((by_nvml, by_amd), fallback=by_nvml, timeout_s=timeout_s)

@@ -13,6 +13,7 @@ from deviceplugin.cards.interface import (
     Cards,
     CardsUnavailableError,
     DeviceNode,
+    all_unhealthy,
 )
 from fracgpu.cards.card import Card, CardUuid, Health
 from fracgpu.units import Mib
@@ -88,19 +89,6 @@ def with_slots(listed: CardList, *, slots: int) -> CardList:
 def _reserve(hardware: CardHardware, headroom_mib: Mib) -> CardHardware:
     reserved_mib = Mib(hardware.card.reserved_mib + headroom_mib)
     return replace(hardware, card=replace(hardware.card, reserved_mib=reserved_mib))
-
-
-def all_unhealthy(listed: CardList, *, reason: str) -> CardList:
-    """Return the cards, all unhealthy for *reason*."""
-    return replace(
-        listed,
-        cards=tuple(
-            replace(
-                hardware, card=replace(hardware.card, health=Health.UNHEALTHY, health_reason=reason)
-            )
-            for hardware in listed.cards
-        ),
-    )
 
 
 def with_health_reasons(listed: CardList, health_reasons: Mapping[CardUuid, str]) -> CardList:

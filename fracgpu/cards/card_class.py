@@ -32,6 +32,12 @@ def vendor_of(model: str) -> Vendor:
     return Vendor.AMD if model[:3].casefold() == "amd" else Vendor.NVIDIA
 
 
+def has_one_vendor(glob: str) -> bool:
+    """Report whether all models that a glob matches are of one vendor, :func:`vendor_of` it."""
+    key = model_key(glob).casefold()
+    return vendor_of(key) is Vendor.AMD or not any_glob_overlaps(key, ("amd*",))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardClass:
     """The cards that a fraction is a fraction of: of one size, or of one class of the catalogue.

@@ -50,7 +50,17 @@ BINDINGS: Final[Mapping[str, str]] = {
 
 # Those that a label of the namespace switches on or off.
 _MAY_SELECT: Final = ("fracgpu-device", "fracgpu-foreign-assignments")
-_MUTATING: Final = ("pods.fracgpu.io", "dialects.pods.fracgpu.io")
+_UNTRANSLATED: Final = "pods are admitted untranslated and cannot start"
+_UNCOUNTED: Final = (
+    "pod templates are stored without their grant, and queues count no share of theirs"
+)
+# The webhooks of our MutatingWebhookConfiguration, and what happens without their answer.
+_MUTATING: Final[Mapping[str, str]] = {
+    "pods.fracgpu.io": _UNTRANSLATED,
+    "dialects.pods.fracgpu.io": _UNTRANSLATED,
+    "templates.fracgpu.io": _UNCOUNTED,
+    "other.templates.fracgpu.io": _UNCOUNTED,
+}
 _EXPIRES_SOON: Final = timedelta(days=7)  # renewed with ten days left at least, as shipped
 
 
@@ -81,17 +91,17 @@ def _registered(facts: Facts) -> Iterator[Finding]:
 
 def _webhooks_missing(configuration: Json, cure: str) -> Iterator[Finding]:
     webhooks = {each.get("name"): each for each in configuration.get("webhooks") or ()}
-    for name in _MUTATING:
+    for name, consequence in _MUTATING.items():
         if name not in webhooks:
             yield error(
-                f"MutatingWebhookConfiguration {WEBHOOK} has no webhook {name}",
+                f"MutatingWebhookConfiguration {WEBHOOK} has no webhook {name}: {consequence}",
                 cure=cure,
-                breaks=[WEBHOOK_REGISTERED],
+                breaks=[WEBHOOK_REGISTERED] if consequence is _UNTRANSLATED else (),
             )
         elif webhooks[name].get("failurePolicy") != "Fail":
             yield error(
                 f"webhook {name} has failurePolicy {webhooks[name].get('failurePolicy')}: while it "
-                "does not answer, pods are admitted untranslated and cannot start",
+                f"does not answer, {consequence}",
                 cure=cure,
             )
 

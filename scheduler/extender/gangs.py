@@ -62,6 +62,9 @@ _SIZED_S: Final = 60.0
 _MOST_KINDS: Final = 8
 # Sets of candidates that are remembered.
 _MOST_CANDIDATES: Final = 16
+# Pods that kube-scheduler asked about before the watch showed them; those that are gone by then
+# never leave by themselves.
+_MOST_EARLY: Final = 1_000
 # So many pods are placed before other requests get their turn.
 _AT_ONCE: Final = 16
 
@@ -166,6 +169,7 @@ class Gangs:
         self.of_pod: dict[str, _Key] = {}
         self.pod_groups = PodGroups(self._ledger, strategy=strategy, choosers=choosers, clock=clock)
         self._candidates: dict[frozenset[str], tuple[str, ...]] = {}
+        self._early: dict[str, None] = {}
         self._to_wake: dict[str, PodInfo] = {}
         self._work = asyncio.Event()
 
@@ -182,6 +186,11 @@ class Gangs:
             self._forget(uid, before)
         if key is not None:
             self._see(uid, key, pod)
+        if uid in self._early:
+            del self._early[uid]
+            if isinstance(pod, PodInfo) and not gone:
+                self._to_wake[uid] = pod
+                self._work.set()
 
     def _see(self, uid: str, key: _Key, pod: AnyPod) -> None:
         self.of_pod[uid] = key
@@ -223,10 +232,16 @@ class Gangs:
         key = _key_of(pod)
         if key is None or pod.need is None:
             return None
-        self._see(uid, key, pod)
-        members, (_, gang) = self._gangs[key], key
-        if members.may_be_alone(uid):
+        if self._gangs.get(key, _Members()).may_be_alone(uid):
             return None
+        if self.of_pod.get(uid) != key:
+            return self._too_early(key, args)
+        return self._filter_member(key, args)
+
+    def _filter_member(
+        self, key: _Key, args: ExtenderArgs
+    ) -> FilterResult | Awaitable[FilterResult]:
+        uid, members, (_, gang) = args.pod.record.uid, self._gangs[key], key
         members.asked[uid] = self._shared(args.node_names)
         room = members.room
         if room is not None:
@@ -242,6 +257,13 @@ class Gangs:
         if as_of == self._changes.count:
             return _refusal(args, why_not)
         return self._find_room(key, args)
+
+    def _too_early(self, key: _Key, args: ExtenderArgs) -> FilterResult:
+        """Refuse a pod that is not observed yet, or was deleted a moment ago."""
+        self._early[args.pod.record.uid] = None
+        if len(self._early) > _MOST_EARLY:
+            del self._early[next(iter(self._early))]
+        return _refusal(args, _waits(key[1], "the extender to observe the pod"))
 
     def _shared(self, nodes: tuple[str, ...]) -> tuple[str, ...]:
         """Return the candidates, as one object for all pods that have the same.

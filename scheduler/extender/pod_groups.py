@@ -69,28 +69,24 @@ class PodGroups:
         """Take note of a pod of a group."""
         pod, uid = change.object, change.uid
         if change.type is not ChangeType.DELETED and isinstance(pod, PodInfo) and pod.pending:
-            self._see(pod)
+            key = _key_of(pod)
+            self.of_pod[uid] = key
+            self._pending.setdefault(key, set()).add(uid)
             return
-        key = self.of_pod.pop(uid, None)
-        if key is not None:
-            self._pending[key].discard(uid)
-            if not self._pending[key]:
-                del self._pending[key]
+        left = self.of_pod.pop(uid, None)
+        if left is not None:
+            self._pending[left].discard(uid)
+            if not self._pending[left]:
+                del self._pending[left]
         if change.type is ChangeType.DELETED:
             self._forget(uid)
-
-    def _see(self, pod: PodInfo) -> _Key:
-        key, uid = (pod.record.namespace, pod.pod_group), pod.record.uid
-        self.of_pod[uid] = key
-        self._pending.setdefault(key, set()).add(uid)
-        return key
 
     def begin(self, pod: PodInfo) -> None:
         """Take note that filter is about to answer about a pod, of a group or not."""
         uid, cycle = pod.record.uid, self._cycle
-        key = self._see(pod) if pod.pod_group else None
+        key = _key_of(pod) if pod.pod_group else None
         if cycle is not None and cycle.key != key:
-            if not self._pending.get(cycle.key, set()) <= cycle.placed:
+            if not self._members(cycle.key) <= cycle.placed:
                 self._forget_all(cycle.key)
             self._cycle = None
         elif key is not None and cycle is not None and uid in cycle.asked:
@@ -135,10 +131,19 @@ class PodGroups:
         assumed = self._ledger.assumed.get(uid)
         return assumed is not None and assumed.gang
 
+    def _members(self, key: _Key) -> set[str]:
+        """Return the group's pending pods, and those asked about that are not observed (yet)."""
+        asked = self._cycle.asked if self._cycle is not None and self._cycle.key == key else set()
+        return self._pending.get(key, set()) | asked
+
     def _forget_all(self, key: _Key) -> None:
-        for uid in self._pending.get(key, ()):
+        for uid in self._members(key):
             self._forget(uid)
 
     def _forget(self, uid: str) -> None:
         if self._is_held(uid):
             self._ledger.forget(uid)
+
+
+def _key_of(pod: PodInfo) -> _Key:
+    return pod.record.namespace, pod.pod_group

@@ -40,7 +40,7 @@ async def cluster(clock: VirtualClock) -> AsyncIterator[SurgeCluster]:
 async def uninstall(kube: KubeClient) -> list[str]:
     """Remove everything; returns what was told."""
     lines: list[str] = []
-    removal = Removal(kube, SystemClock(), on_progress=lines.append, limit_s=3)
+    removal = Removal(kube, SystemClock(), on_progress=lines.append, limit_s=60)
     left = await removal.run(await make_plan(kube))
     assert not left.moved
     return lines

@@ -115,21 +115,34 @@ A_CLASS = "{models: A30, mib: 24000, pools: [{name: a30, cards: 2}]}"
             "taints: [{key: x, effect: Never}]}]}",
             "a30.pools[0].taints[0].effect is 'Never'; want one of NoSchedule",
         ),
+        *(
+            (
+                f"mi: {{models: '{glob}', mib: 80, pools: [{{name: a, cards: 1}}]}}",
+                f"mi.models has '{glob}', which may match cards of both vendors; want it to begin "
+                "with AMD for AMD's cards",
+            )
+            for glob in ("*MI300X*", "A?D*", "[ab]*", "a*")
+        ),
         (
             f"a30: {A_CLASS}\nb30: {{models: B30, mib: 80, pools: [{{name: a30, cards: 1}}]}}",
             "two pools are named a30; want each name once",
         ),
         (
             f"a30: {A_CLASS}\nany: {{models: 'NVIDIA*', mib: 80, pools: [{{name: b, cards: 1}}]}}\n"
-            "a100: {models: '*a100*', mib: 80, pools: [{name: c, cards: 1}]}",
-            "any and a100 overlap: 'NVIDIA*' and '*a100*' match the same models; want globs by "
-            "which each model is of one class",
+            "a100: {models: 'nvidia*a100*', mib: 80, pools: [{name: c, cards: 1}]}",
+            "any and a100 overlap: 'NVIDIA*' and 'nvidia*a100*' match the same models; want "
+            "globs by which each model is of one class",
         ),
     ],
 )
 def test_a_mistake_is_refused_with_what_was_wanted(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         parse_pools(text)
+
+
+@pytest.mark.parametrize("glob", ["AMD-Instinct-MI300X*", "amd*", "A100*", "NVIDIA-A*", "Tesla?T4"])
+def test_a_glob_of_one_vendors_models_is_taken(glob: str) -> None:
+    assert parse_pools(f"a: {{models: '{glob}', mib: 80, pools: [{{name: a, cards: 1}}]}}")
 
 
 def test_all_mistakes_are_listed_at_once() -> None:

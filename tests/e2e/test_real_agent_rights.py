@@ -188,7 +188,7 @@ async def test_the_agent_takes_the_startup_taint_off_a_new_node_and_no_other(
     tracker = a_tracker(cards, clock)
     await tracker.refresh()
     state = await observed(admin)
-    catalogue = parse_pools("mine: {models: '*', mib: 80, pools: [{name: p, cards: 1}]}")
+    catalogue = parse_pools("mine: {models: 'NVIDIA*', mib: 80, pools: [{name: p, cards: 1}]}")
     updater = NodeStatusUpdater(
         node="n1",
         tracker=tracker,

@@ -172,7 +172,9 @@ async def test_what_pods_change_is_counted_once_a_second_at_most(kube: KubeClien
         await becomes(slow, (24_000, 2, 0.75))
 
 
-TEXT = "a30: {models: '*A30*', mib: 23920, pools: [{name: a30-4, cards: 4, labels: {zone: a}}]}"
+TEXT = (
+    "a30: {models: 'NVIDIA-A30*', mib: 23920, pools: [{name: a30-4, cards: 4, labels: {zone: a}}]}"
+)
 
 
 async def test_cards_of_a_class_of_the_catalogue_count_by_its_name(kube: KubeClient) -> None:

@@ -21,11 +21,19 @@ class MalformedReviewError(Exception):
     """The body is not what the API server sends; the message says what was wanted."""
 
 
+class ContainerClaim(msgspec.Struct, frozen=True, gc=False):
+    """One of ``resources.claims``: an entry of the pod's ``resourceClaims``, or a part of it."""
+
+    name: str = ""
+    request: str = ""
+
+
 class Resources(msgspec.Struct, frozen=True, gc=False):
     """``resources`` of a container; quantities may be JSON numbers."""
 
     limits: dict[str, str | int | float] | None = None
     requests: dict[str, str | int | float] | None = None
+    claims: list[ContainerClaim] | None = None
 
 
 class EnvVar(msgspec.Struct, frozen=True, gc=False):
@@ -85,6 +93,19 @@ class PodOs(msgspec.Struct, frozen=True, gc=False):
     name: str = ""
 
 
+class PodClaim(msgspec.Struct, frozen=True, rename="camel", gc=False):
+    """One of ``spec.resourceClaims``."""
+
+    name: str = ""
+    resource_claim_name: str | None = None
+
+
+class SchedulingGroup(msgspec.Struct, frozen=True, rename="camel", gc=False):
+    """``spec.schedulingGroup``."""
+
+    pod_group_name: str | None = None
+
+
 class PodSpec(msgspec.Struct, frozen=True, rename="camel"):
     """The fields of a pod's ``spec`` that admission reads."""
 
@@ -96,6 +117,8 @@ class PodSpec(msgspec.Struct, frozen=True, rename="camel"):
     os: PodOs | None = None
     affinity: Affinity | None = None
     tolerations: list[Toleration] | None = None
+    resource_claims: list[PodClaim] | None = None
+    scheduling_group: SchedulingGroup | None = None
 
     @property
     def required_nodes(self) -> NodeSelectorJson | None:
@@ -189,9 +212,9 @@ def places(pod: Pod) -> list[tuple[str, Container]]:
 
 
 def specs(pod: Pod) -> tuple[ContainerSpec, ...]:
-    """Return the pod's containers with their extended resources, init containers first.
+    """Return the pod's containers in the core's form, init containers first.
 
-    No request for a card, in any language, is made in a resource without a domain (``cpu``).
+    Without the resources of a node itself: no request for a card is made in those.
     """
     apps = [_spec(each, ContainerKind.APP) for each in pod.spec.containers]
     if not pod.spec.init_containers:
@@ -209,18 +232,20 @@ def _spec(container: Container, kind: ContainerKind) -> ContainerSpec:
     return ContainerSpec(
         name=container.name,
         kind=kind,
-        limits=_extended(resources.limits),
-        requests=_extended(resources.requests),
+        limits=_beside_host(resources.limits),
+        requests=_beside_host(resources.requests),
     )
 
 
-def _extended(amounts: dict[str, str | int | float] | None) -> dict[str, str]:
-    return {key: str(amount) for key, amount in amounts.items() if "/" in key} if amounts else {}
+def _beside_host(amounts: dict[str, str | int | float] | None) -> dict[str, str]:
+    found = amounts.items() if amounts else ()
+    return {key: str(amount) for key, amount in found if key not in _OF_HOST}
 
 
 _API_VERSION: Final = "admission.k8s.io/v1"
 _KIND: Final = "AdmissionReview"
 _NULL: Final = msgspec.Raw(b"null")
+_OF_HOST: Final = frozenset({"cpu", "memory", "ephemeral-storage"})
 
 # kube-apiserver truncates every warning to 256 characters once all of them together exceed 4096
 # (apiserver, endpoints/filters/warning.go), and our warnings end with what to do.

@@ -14,9 +14,10 @@ from deviceplugin.cards.interface import (
     CardSample,
     CardsUnavailableError,
     GroupLimits,
+    SkippedCard,
 )
 from deviceplugin.cards.joined import JoinedCards, VendorReader, has_pci_card, joined
-from fracgpu.cards.card import CardUuid
+from fracgpu.cards.card import CardUuid, Health
 from fracgpu.units import Mib
 from tests.deviceplugin.builders import FakeCards, a_card, a_card_list
 from tests.fakes.amdgpu_tree import AmdgpuTree
@@ -47,8 +48,8 @@ class BothCards:
         self.nvidia = LimitedCards(a_card("GPU-a"), a_card("GPU-b", index=1))
         self.amd = FakeCards(a_card("AMD-x", index=0))
         self.there = {"nvidia", "amd"}
-        by_nvidia = VendorReader(cards=self.nvidia, present=self._is_there("nvidia"))
-        by_amd = VendorReader(cards=self.amd, present=self._is_there("amd"))
+        by_nvidia = VendorReader(cards=self.nvidia, present=self._is_there("nvidia"), name="N")
+        by_amd = VendorReader(cards=self.amd, present=self._is_there("amd"), name="A")
         self.cards = JoinedCards((by_nvidia, by_amd), fallback=by_nvidia)
 
     def _is_there(self, name: str) -> Callable[[], bool]:
@@ -75,20 +76,67 @@ async def test_a_node_has_the_cards_of_each_vendor_that_is_there() -> None:
     assert uuids(none) == [A, B]
 
 
-@pytest.mark.parametrize("failing", ["nvidia", "amd"])
-async def test_where_one_that_is_there_cannot_be_listed_none_is(failing: str) -> None:
+def unhealthy(listed: CardList) -> dict[str, str]:
+    return {
+        hardware.card.uuid: hardware.card.health_reason
+        for hardware in listed.cards
+        if hardware.card.health is not Health.HEALTHY
+    }
+
+
+async def until_lost(both: BothCards) -> CardList:
+    """List the cards until the failures of one reader no longer end the listing."""
+    for _ in range(2):
+        with pytest.raises(CardsUnavailableError, match="driver lost"):
+            await both.cards.list_cards()
+    return await both.cards.list_cards()
+
+
+@pytest.mark.parametrize(("failing", "its"), [("nvidia", {A, B}), ("amd", {X})])
+async def test_cards_that_cannot_be_listed_any_more_are_unhealthy_beside_the_others(
+    failing: str, its: set[str]
+) -> None:
+    both = BothCards()
+    await both.cards.list_cards()
+    reader = getattr(both, failing)
+    before, reader.answer = reader.answer, CardsUnavailableError("driver lost")
+
+    part = await until_lost(both)
+    reader.answer = before
+    again = await both.cards.list_cards()
+
+    assert uuids(part) == [A, B, X]
+    assert unhealthy(part) == dict.fromkeys(its, "driver lost")
+    assert not unhealthy(again)
+
+
+@pytest.mark.parametrize(("failing", "name", "left"), [("nvidia", "N", [X]), ("amd", "A", [A, B])])
+async def test_cards_that_were_never_listed_are_left_out_with_a_reason(
+    failing: str, name: str, left: list[str]
+) -> None:
     both = BothCards()
     getattr(both, failing).answer = CardsUnavailableError("driver lost")
 
-    with pytest.raises(CardsUnavailableError, match="driver lost"):
-        await both.cards.list_cards()
+    part = await until_lost(both)
+
+    assert uuids(part) == left
+    assert part.left_out == (SkippedCard(uuid=f"every card of {name}", reason="driver lost"),)
+
+
+async def test_where_no_vendors_cards_can_be_listed_the_listing_fails() -> None:
+    both = BothCards()
+    both.nvidia.answer = both.amd.answer = CardsUnavailableError("driver lost")
+
+    for _ in range(5):
+        with pytest.raises(CardsUnavailableError, match="driver lost"):
+            await both.cards.list_cards()
 
 
 async def test_that_it_is_unknown_which_cards_there_are_is_no_empty_node() -> None:
     def unreadable() -> bool:
         raise OSError(5, "Input/output error")
 
-    vendor = VendorReader(cards=FakeCards(a_card()), present=unreadable)
+    vendor = VendorReader(cards=FakeCards(a_card()), present=unreadable, name="N")
 
     with pytest.raises(CardsUnavailableError, match="Input/output error"):
         await JoinedCards((vendor,), fallback=vendor).list_cards()

@@ -585,7 +585,7 @@ async def test_changes_of_cards_and_of_the_node_are_written_and_failures_tried_a
     assert failed >= 1
 
 
-CATALOGUE = parse_pools("c: {models: '*', mib: 80, pools: [{name: p, cards: 1}]}")
+CATALOGUE = parse_pools("c: {models: 'NVIDIA*', mib: 80, pools: [{name: p, cards: 1}]}")
 
 
 async def test_the_node_says_of_which_class_of_the_catalogue_its_cards_are() -> None:

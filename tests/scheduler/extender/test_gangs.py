@@ -14,6 +14,7 @@ from scheduler.extender.api import FilterResult
 from scheduler.extender.gangs import GATHER_S
 from tests.scheduler.harness import Harness
 from tests.support.examples import at_least
+from tests.support.gpu import a_gpu_pod
 
 CARD_MIB = 24_000
 
@@ -365,6 +366,38 @@ async def test_nothing_is_remembered_of_a_gang_without_pods() -> None:
 
     assert not gang.cluster.gangs._gangs
     assert not gang.cluster.gangs.of_pod
+
+
+async def test_a_pod_asked_about_after_its_deletion_is_no_member() -> None:
+    gang = Gang(Harness(cards=4), size=2)
+    gang.create("g0")
+    late = gang.cluster.asking("g0")
+    gang.cluster.delete("g0")
+
+    answer = gang.cluster.gangs.filter(late)
+
+    assert isinstance(answer, FilterResult)
+    assert not answer.passed
+    assert not gang.cluster.gangs._gangs
+    gang.create("g1")
+    assert "(1 of 2 exist)" in (await gang.ask("g1")).unresolvable["n"]
+
+
+async def test_a_pod_asked_about_before_it_is_observed_is_tried_again_then() -> None:
+    gang = Gang(Harness(cards=4), size=2)
+    cluster = gang.cluster
+    gang.create("g0")
+    await gang.ask("g0")
+    cluster.api.put(a_gpu_pod("g1", mib=CARD_MIB, annotations={names.GANG: "g/2"}))
+    assert not (await gang.ask("g1")).passed
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(cluster.gangs.run(cluster.marker), name="gangs")
+        cluster.see("g1")
+        await cluster.clock.advance(2)
+        running.cancel()
+
+    assert cluster.api.patches == ["g1"]
+    assert (await gang.ask("g1")).passed
 
 
 SIZES = {"a": 2, "b": 3, "c": 4}

@@ -129,6 +129,21 @@ def test_a_pod_of_a_group_that_is_deleted_holds_nothing() -> None:
     assert not groups.cluster.gangs.pod_groups.of_pod
 
 
+def test_a_pod_asked_about_after_its_deletion_is_no_longer_of_the_group() -> None:
+    groups = Groups(cards=2)
+    groups.create("a-0")
+    late = groups.cluster.asking("a-0")
+    groups.cluster.delete("a-0")
+
+    groups.cluster.gangs.pod_groups.begin(late.pod)
+
+    assert not groups.cluster.gangs.pod_groups.of_pod
+    groups.create("a-1", "a-2", "alone")
+    assert groups.ask("alone"), "the cycle is over"
+    assert groups.ask_all("a-1", "a-2", "alone") == [True, True, False]
+    assert groups.held == {"a-1", "a-2"}, "the group is complete without the one that is gone"
+
+
 def test_a_nomination_takes_over_what_is_assumed_for_the_group() -> None:
     groups = Groups(cards=1)
     groups.create("a-0")
