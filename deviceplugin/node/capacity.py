@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 from fractions import Fraction
 from typing import Any, Final
 
-from deviceplugin.node.inventory import Inventory, all_unhealthy
+from deviceplugin.cards.interface import all_unhealthy
+from deviceplugin.node.inventory import Inventory
 from fracgpu import names
 from fracgpu.cards.annotations import read_cards, write_cards, write_isolation
 from fracgpu.cards.card import Card, CardUuid, Health

@@ -73,11 +73,11 @@ class PodGroups:
             self.of_pod[uid] = key
             self._pending.setdefault(key, set()).add(uid)
             return
-        key = self.of_pod.pop(uid, None)
-        if key is not None:
-            self._pending[key].discard(uid)
-            if not self._pending[key]:
-                del self._pending[key]
+        before = self.of_pod.pop(uid, None)
+        if before is not None:
+            self._pending[before].discard(uid)
+            if not self._pending[before]:
+                del self._pending[before]
         if change.type is ChangeType.DELETED:
             self._forget(uid)
 
