@@ -288,7 +288,6 @@ def _planned(move: Move, *, now: datetime) -> PastMove:
         move=move,
         started_at=now,
         under_way=True,
-        mode=move.mode,
         phase=MovePhase.PLANNED,
         disturbed=False,
     )

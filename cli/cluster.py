@@ -4,13 +4,15 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final
 
 from certs.settings import CertsSettings
 from cli.main import DONE, FAILED
 from fracgpu.cards.card import CardUuid, NodeCards
+from fracgpu.device_claims.claim import DeviceClaim, decode_claim
+from fracgpu.device_claims.holders import describe_claim, with_claims
 from fracgpu.explain.explanation import shortages
 from fracgpu.explain.subject import read_subject
 from fracgpu.k8s.node import Taint
@@ -36,7 +38,7 @@ from kube.errors import (
     Unauthorized,
     Unavailable,
 )
-from kube.kinds import DEPLOYMENTS, MOVES, NODES, PODS
+from kube.kinds import DEPLOYMENTS, MOVES, NODES, PODS, RESOURCE_CLAIMS
 from kube.objects import decode_object
 from process.settings import SettingsError, load
 
@@ -50,12 +52,14 @@ class ObservedCluster:
     Attributes:
         bound: the pods that have a node, as the extender's ledger counts them.
         moves: what Moves claim; None if the caller may not list them.
+        claims: ResourceClaims by ``namespace/name``, if a pod can have some.
     """
 
     pods: tuple[ExplainedPod, ...]
     nodes: tuple[ObservedNode, ...]
     bound: tuple[BoundPod, ...] = ()
     moves: tuple[MoveClaims, ...] | None = ()
+    claims: Mapping[str, DeviceClaim] = field(default_factory=dict)
 
     def find(self, key: str) -> ExplainedPod | None:
         """Return the pod ``namespace/name``, or None."""
@@ -71,13 +75,37 @@ async def observe(client: KubeClient) -> ObservedCluster:
     nodes = await client.list(NODES)
     pods = await client.list(PODS)
     moves = await _claims(client)
-    subjects = tuple(read_subject(bytes(raw)) for raw in pods.items)
+    found = tuple(read_subject(bytes(raw)) for raw in pods.items)
+    observed = tuple(observe_node(bytes(raw)) for raw in nodes.items)
+    claims = await list_device_claims(client, (pod.info for pod in found)) or ()
+    infos = with_claims((pod.info for pod in found), claims, (node.cards for node in observed))
+    subjects = tuple(replace(pod, info=info) for pod, info in zip(found, infos, strict=True))
     return ObservedCluster(
         pods=subjects,
-        nodes=tuple(observe_node(bytes(raw)) for raw in nodes.items),
+        nodes=observed,
         bound=tuple(pod for one in subjects if (pod := bound_pod_of(one.info)) is not None),
         moves=moves,
+        claims={claim.key: claim for claim in claims},
     )
+
+
+async def list_device_claims(
+    client: KubeClient, pods: Iterable[PodInfo]
+) -> tuple[DeviceClaim, ...] | None:
+    """Return all ResourceClaims; None where there is no such kind, or the caller may not list them.
+
+    Raises:
+        KubeError: the API server did not answer, or refused although pods hold cards by claims.
+    """
+    try:
+        listed = await client.list(RESOURCE_CLAIMS)
+    except NotFound:  # Kubernetes before 1.34
+        return None
+    except Forbidden:
+        if any(pod.device_claim for pod in pods):
+            raise
+        return None
+    return tuple(decode_claim(bytes(raw)) for raw in listed.items)
 
 
 async def _claims(client: KubeClient) -> tuple[MoveClaims, ...] | None:
@@ -130,6 +158,8 @@ def cluster_state_of(
         for node in observed.nodes
     }
     moves = observed.moves or ()
+    claim = observed.claims.get(f"{subject.info.record.namespace}/{subject.info.device_claim}")
+    of_claim = "" if subject.info.record.node else describe_claim(subject.info, claim)
     ledger = _ledger_of(pods.values(), (node.cards for node in observed.nodes), moves)
     denied = denied_cards(ledger, subject.info, now=now)
     return ClusterState(
@@ -139,9 +169,14 @@ def cluster_state_of(
         },
         denied=frozenset(denied),
         holds={claims.move: claims.hold for claims in moves if claims.hold is not None},
-        notes=_claimed(subject.info, ledger, now=now)
-        if observed.moves is not None
-        else (_NO_MOVES,),
+        notes=(
+            *((of_claim,) if of_claim else ()),
+            *(
+                _claimed(subject.info, ledger, now=now)
+                if observed.moves is not None
+                else (_NO_MOVES,)
+            ),
+        ),
         pods=pods,
         node_constraints=constraints,
         schedulers=frozenset(schedulers),

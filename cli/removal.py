@@ -17,7 +17,7 @@ from cli.moved_pods import find_moved, give_back
 from fracgpu import names
 from fracgpu.cards.node_marks import NodeMarks, marks_of, shares
 from fracgpu.errors import counted
-from fracgpu.state.pod_info import decode_pod_info
+from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from kube.client import KubeClient, PatchType
 from kube.errors import Conflict, NotFound
 from kube.kinds import (
@@ -206,10 +206,10 @@ async def make_plan(
                 f"node {node} has the label {names.SHARE_LABEL}=true; remove it first: "
                 f"kubectl label node {node} {names.SHARE_LABEL}-"
             )
-        return RemovalPlan(**_marked([body]), pods=await _holders(client, node=node))
+        return RemovalPlan(**_marked([body]), pods=await find_holders(client, node=node))
     bodies = [decode_object(raw) for raw in (await client.list(NODES)).items]
     if nodes_only:
-        return RemovalPlan(nodes=_marked(bodies)["nodes"], pods=await _holders(client))
+        return RemovalPlan(nodes=_marked(bodies)["nodes"], pods=await find_holders(client))
     ours = await _namespaces(client)
     shared = {name: others for name in ours if (others := await _others(client, name))}
     namespaces = [name for name in ours if name not in shared]
@@ -223,7 +223,7 @@ async def make_plan(
         objects=[found for found in dict.fromkeys(objects) if found.namespace not in namespaces],
         namespaces=namespaces,
         shared=shared,
-        pods=await _holders(client),
+        pods=await find_holders(client),
         moved=[pod.record.key for pod in await find_moved(client)],
     )
 
@@ -306,12 +306,17 @@ def _counts_slots(node: Mapping[str, Any]) -> bool:
     return names.GPU_SLOT in (node.get("status", {}).get("capacity") or {})
 
 
-async def _holders(client: KubeClient, *, node: str | None = None) -> list[str]:
+async def find_holders(client: KubeClient, *, node: str | None = None) -> list[str]:
+    """Return the pods that hold cards, or may, on one node or all."""
     selector = f"spec.nodeName={node}" if node else None
     pods = [
         decode_pod_info(raw) for raw in (await client.list(PODS, field_selector=selector)).items
     ]
-    return sorted(pod.record.key for pod in pods if pod.record.live and pod.record.assignment)
+    return sorted(pod.record.key for pod in pods if pod.record.live and _holds(pod))
+
+
+def _holds(pod: PodInfo) -> bool:
+    return bool(pod.record.assignment) or bool(pod.device_claim and pod.record.node)
 
 
 class Removal:

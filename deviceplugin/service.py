@@ -142,7 +142,7 @@ def _agent(settings: DevicePluginSettings, cards: Cards) -> Service:
     share_one_heap()
     registry, gate, clock = new_registry(), ReadyGate(), SystemClock()
     prepared = Prepared()
-    heartbeats = _heartbeats(settings, clock)
+    heartbeats: dict[str, Heartbeat] = {}
 
     @asynccontextmanager
     async def parts() -> AsyncIterator[Running]:
@@ -151,11 +151,14 @@ def _agent(settings: DevicePluginSettings, cards: Cards) -> Service:
             connect(settings.kubeconfig, user_agent=agent) as client,
             connect(settings.kubeconfig, user_agent=agent, as_user=settings.reads_pods_as) as pods,
         ):
+            wiring = await read_wiring(client, namespace=settings.namespace, clock=clock)
+            # Not before: an API server that is away is nothing that a restart repairs.
+            heartbeats.update(_heartbeats(settings, clock))
             running, handover, cleanup = _parts(
                 settings,
                 cards,
                 client,
-                wiring=await read_wiring(client, namespace=settings.namespace, clock=clock),
+                wiring=wiring,
                 pod_reader=pods,
                 clock=clock,
                 gate=gate,
@@ -246,6 +249,10 @@ def _parts(  # noqa: PLR0913, PLR0915 - what the whole agent is made of; called 
         known = pods.synced and (held is None or held.complete)
         return node_pods.by_uid if known else None
 
+    def startable_pods() -> Mapping[str, PodInfo] | None:
+        known = known_pods()
+        return held.settled if known is not None and held is not None else known
+
     def all_pods() -> Iterable[PodInfo]:
         return node_pods.by_uid.values()
 
@@ -267,7 +274,7 @@ def _parts(  # noqa: PLR0913, PLR0915 - what the whole agent is made of; called 
         wiring=wiring,
         cards=cards,
         tracker=tracker,
-        pods=known_pods,
+        pods=startable_pods,
         clock=clock,
         metrics=metrics,
         on_started=annotator.note,
@@ -578,6 +585,10 @@ def _claims_front(shared: _Shared, held: HeldClaims) -> _Front:
         broken = runtime.problem if runtime.known else None
         return broken or _not_shared(shared.node())
 
+    def card_class() -> str:
+        found = shared.node()
+        return found.labels.get(names.CARD_CLASS_LABEL, "") if found is not None else ""
+
     publisher = SlicePublisher(
         node=node,
         client=shared.client,
@@ -586,6 +597,7 @@ def _claims_front(shared: _Shared, held: HeldClaims) -> _Front:
         withheld=withheld,
         unsure=lambda: runtime.problem or server.problem,
         isolation=lambda: [each for each, why in (starts.isolation() or {}).items() if not why],
+        card_class=card_class,
         clock=clock,
         metrics=metrics,
     )

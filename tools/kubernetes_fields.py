@@ -22,12 +22,12 @@ from typing import Final
 # The kinds that we ship; types that they refer to are included.
 ROOTS: Final = (
     "CoreV1Event", "V1ClusterRole", "V1ClusterRoleBinding", "V1ConfigMap", "V1CronJob",
-    "V1CustomResourceDefinition", "V1DaemonSet", "V1Deployment", "V1EndpointSlice", "V1FlowSchema",
-    "V1Job", "V1Lease", "V1LimitRange", "V1MutatingWebhookConfiguration", "V1Namespace",
-    "V1NetworkPolicy", "V1PodDisruptionBudget", "V1PriorityClass", "V1ResourceQuota", "V1Role",
-    "V1RoleBinding", "V1RuntimeClass", "V1Secret", "V1Service", "V1ServiceAccount", "V1StatefulSet",
-    "V1ValidatingAdmissionPolicy", "V1ValidatingAdmissionPolicyBinding",
-    "V1ValidatingWebhookConfiguration",
+    "V1CustomResourceDefinition", "V1DaemonSet", "V1Deployment", "V1DeviceClass",
+    "V1EndpointSlice", "V1FlowSchema", "V1Job", "V1Lease", "V1LimitRange",
+    "V1MutatingWebhookConfiguration", "V1Namespace", "V1NetworkPolicy", "V1PodDisruptionBudget",
+    "V1PriorityClass", "V1ResourceQuota", "V1Role", "V1RoleBinding", "V1RuntimeClass", "V1Secret",
+    "V1Service", "V1ServiceAccount", "V1StatefulSet", "V1ValidatingAdmissionPolicy",
+    "V1ValidatingAdmissionPolicyBinding", "V1ValidatingWebhookConfiguration",
 )  # fmt: skip
 _MODEL: Final = re.compile(r"\b(?:V\d\w*|CoreV1Event)\b")
 

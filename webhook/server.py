@@ -73,6 +73,7 @@ class AdmissionContext:
         ask_labels: gets the same from the API server, for a namespace that is not known yet; None
             if there is none.
         seal: the seal for grants made now in a namespace.
+        claim: a name for the claim of a pod, never the same twice; empty where pods get limits.
     """
 
     classes: Callable[[], Sequence[CardClass] | None]
@@ -83,6 +84,7 @@ class AdmissionContext:
     namespace_labels: Callable[[str], Mapping[str, str] | None]
     ask_labels: Callable[[str], Awaitable[Mapping[str, str] | None]]
     seal: Callable[[str], Seal]
+    claim: Callable[[], str] = str
 
 
 class RequestGate:
@@ -286,7 +288,8 @@ class AdmissionHandler:
                 old, pod, user=review.user, config=config, select=select, declared=declared
             )
         if excluded:
-            return refuse_written_keys(pod) or _excluded(review)
+            with_claims = bool(self._context.claim())
+            return refuse_written_keys(pod, with_claims=with_claims) or _excluded(review)
         context = DecisionContext(
             classes=self._context.classes(),
             config=config,
@@ -295,6 +298,7 @@ class AdmissionHandler:
             pools=self._context.pools(),
             namespace_labels=labels,
             seal=self._context.seal(review.namespace),
+            claim=self._context.claim(),
         )
         return admit_create(pod, context)
 
@@ -314,6 +318,7 @@ class AdmissionHandler:
             declared=self._context.declared,
             pools=self._context.pools(),
             namespace_labels=labels,
+            claim=self._context.claim(),
         )
         return judge(review, context)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import secrets
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,6 +12,8 @@ from typing import Final
 
 from component.certificate_watcher import CertificateWatcher
 from component.metrics import CertificateMetrics
+from component.wiring import Wiring, read_wiring
+from fracgpu import names
 from kube.access import connect
 from kube.events import EventRecorder
 from process.clock import SystemClock
@@ -29,6 +32,8 @@ from webhook.server import AdmissionContext, AdmissionHandler, RequestGate, Webh
 from webhook.settings import WebhookSettings
 
 _COMPONENT: Final = "fracgpu-webhook"
+_DEFAULT_SCHEDULER: Final = "default-scheduler"
+_CLAIM_BYTES: Final = 5
 
 
 def build(settings: WebhookSettings) -> Service:
@@ -40,15 +45,16 @@ def build(settings: WebhookSettings) -> Service:
     metrics = WebhookMetrics(registry)
     ready_gate = ReadyGate()
     clock = SystemClock()
-    base = AdmissionConfig(
-        scheduler_name=settings.scheduler_name,
-        agent_users=frozenset(settings.agent_users),
-        rebalancer_users=frozenset(settings.rebalancer_users),
-    )
 
     @asynccontextmanager
     async def open_parts() -> AsyncIterator[Running]:
         async with connect(settings.kubeconfig, user_agent="fracgpu-webhook") as client:
+            wiring = await read_wiring(client, namespace=settings.namespace, clock=clock)
+            base = AdmissionConfig(
+                scheduler_name=_scheduler_of_pods(settings, wiring),
+                agent_users=frozenset(settings.agent_users),
+                rebalancer_users=frozenset(settings.rebalancer_users),
+            )
             tls = ServingTls(client_ca_file=settings.client_ca_file)
             connections = Connections(ConnectionLimits(most=settings.connection_limit))
             request_gate = RequestGate(
@@ -98,6 +104,7 @@ def build(settings: WebhookSettings) -> Service:
                 namespace_labels=namespaces.of,
                 ask_labels=namespaces.fetch,
                 seal=seal_keys.seal,
+                claim=_new_claim if wiring is Wiring.CLAIMS else str,
             )
             server = WebhookServer(
                 settings,
@@ -130,3 +137,14 @@ def build(settings: WebhookSettings) -> Service:
         drain_wait_s=settings.drain_wait_s,
         drain_timeout_s=settings.drain_timeout_s,
     )
+
+
+def _scheduler_of_pods(settings: WebhookSettings, wiring: Wiring) -> str:
+    """Return the scheduler that pods get: with claims there is none of ours, unless they say so."""
+    if wiring is Wiring.CLAIMS and settings.scheduler_name == names.SCHEDULER_NAME:
+        return _DEFAULT_SCHEDULER
+    return settings.scheduler_name
+
+
+def _new_claim() -> str:
+    return f"{names.CLAIM_PREFIX}{secrets.token_hex(_CLAIM_BYTES)}"

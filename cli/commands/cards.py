@@ -4,11 +4,12 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 from cli.cluster import (
     NOT_INSTALLED,
     is_installed,
+    list_device_claims,
     observe,
     snapshot_of,
     with_cluster,
@@ -18,13 +19,14 @@ from cli.fleet import Fleet, fleet_json, fleet_of, only_namespace
 from cli.main import DONE, FAILED
 from cli.printers.cells import safe
 from cli.printers.live import open_console, open_fleet_screen, show_fleet
-from fracgpu.cards.card import NodeCards
+from fracgpu.device_claims.claim import decode_claim
+from fracgpu.device_claims.holders import with_claims
 from fracgpu.k8s.pod import LIVE_PODS
 from fracgpu.state.node_info import read_node
-from fracgpu.state.pod_info import PodInfo, decode_pod_info
+from fracgpu.state.pod_info import decode_pod_info
 from kube.client import KubeClient
 from kube.informer import Change, Informer
-from kube.kinds import NODES, PODS
+from kube.kinds import NODES, PODS, RESOURCE_CLAIMS
 from process import logs
 from process.clock import Clock, SystemClock, wait_at_most
 
@@ -54,20 +56,26 @@ async def watch_fleet(
     """Call *show* with the cards now and after every change, until cancelled."""
     changed = asyncio.Event()
 
-    def note(_: Change[PodInfo] | Change[NodeCards]) -> None:
+    def note(_: Change[Any]) -> None:
         changed.set()
 
     pods = Informer(client, PODS, decode=decode_pod_info, field_selector=LIVE_PODS, on_change=note)
     nodes = Informer(client, NODES, decode=read_node, on_change=note)
+    claims = Informer(client, RESOURCE_CLAIMS, decode=decode_claim, on_change=note, optional=True)
     async with asyncio.TaskGroup() as group:
         group.create_task(pods.run(), name="watch-pods")
         group.create_task(nodes.run(), name="watch-nodes")
         for informer in (pods, nodes):
             await informer.wait_synced()
+        if await list_device_claims(client, pods.items().values()) is not None:
+            group.create_task(claims.run(), name="watch-claims")
+            await claims.wait_synced()
         while True:
             changed.clear()
-            listed = {pod.record.uid: pod for pod in pods.items().values()}
-            snapshot = snapshot_of(listed.values(), nodes.items().values(), now=clock.now())
+            here = nodes.items().values()
+            held = with_claims(pods.items().values(), claims.items().values(), here)
+            listed = {pod.record.uid: pod for pod in held}
+            snapshot = snapshot_of(listed.values(), here, now=clock.now())
             show(fleet_of(snapshot, listed, node=node))
             await clock.sleep(_SHORTEST_FRAME_S)
             await wait_at_most(clock, changed, limit_s=_FRAME_S)

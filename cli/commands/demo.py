@@ -43,8 +43,8 @@ _FEWEST_CARDS: Final = 6
 _STOPPING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _COMMAND_COLUMNS: Final = 76
 _STOPPED: Final = "stopped; all processes of the demo have ended"
-# Until the card is relieved, on a machine that is not busy; and how long it is watched after that.
-_TYPICAL_S: Final = 75.0
+# Until the end of the story, on a machine that is not busy; and how long it is watched after that.
+_TYPICAL_S: Final = {Wiring.DEVICE_PLUGIN: 75.0, Wiring.CLAIMS: 15.0}
 _WATCHED_S: Final = 10.0
 # How far beyond the planned duration a slow machine may go before the demo has failed.
 _GRACE_S: Final = 90.0
@@ -159,7 +159,7 @@ async def _run(rig: Rig, options: argparse.Namespace, show: Show) -> _Outcome:
     progress = Progress()
     script = Script(rig, clock, progress)
     began_s = clock.monotonic()
-    planned_s = options.duration or _TYPICAL_S
+    planned_s = options.duration or _TYPICAL_S[rig.wiring]
 
     async def draw() -> None:
         saved = False

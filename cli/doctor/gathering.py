@@ -13,6 +13,7 @@ from cli.cluster import certs_settings
 from cli.doctor.webhook_probe import ask_webhook
 from component import config_keys, placement_config
 from component.config_keys import refuse_unknown_keys
+from component.wiring import parse_wiring
 from fracgpu import names
 from fracgpu.doctor.facts import (
     CertificateFact,
@@ -38,12 +39,15 @@ from kube.kinds import (
     CUSTOM_RESOURCE_DEFINITIONS,
     DAEMONSETS,
     DEPLOYMENTS,
+    DEVICE_CLASSES,
     ENDPOINT_SLICES,
     JOBS,
     LEASES,
     MUTATING_WEBHOOKS,
     NODES,
     PODS,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
     RUNTIME_CLASSES,
     STATEFULSETS,
     VALIDATING_POLICIES,
@@ -161,6 +165,13 @@ class Gatherer:
             "queued": self._queued,
             "certificates": lambda: self._certificates(now),
             "admission": self._admission,
+            "device_classes": self._lists(DEVICE_CLASSES),
+            "card_slices": self._lists(
+                RESOURCE_SLICES, field_selector=f"spec.driver={names.DRA_DRIVER}"
+            ),
+            "claims": self._lists(
+                RESOURCE_CLAIMS, label_selector=f"{names.MANAGED_BY_LABEL}={names.MANAGED_BY}"
+            ),
             "prometheus": lambda: self._ask_prometheus(self._client),
         }
 
@@ -289,6 +300,7 @@ def _config_mistakes(maps: Objects | Unread) -> Mapping[str, str] | Unread | Non
         config_keys.ADMISSION: lambda text: parse_admission(text, base=AdmissionConfig()),
         config_keys.PLACEMENT: placement_config.parse_strategy,
         config_keys.REBALANCER: parse_policy,
+        config_keys.WIRING: parse_wiring,
     }
     for key, text in data.items():
         try:

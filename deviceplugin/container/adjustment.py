@@ -14,7 +14,7 @@ from deviceplugin.nri.interface import Adjustment, Device, Hook, HookKind, Mount
 _DEV_ROOT: Final = Path("/dev")
 _MODE: Final = 0o666
 # In place of the file that does not exist: one that always does.
-MARK: Final = Mount(
+_MARK: Final = Mount(
     destination=MARK_PATH, source="/dev/null", options=("bind", "ro", "nosuid", "noexec")
 )
 
@@ -33,7 +33,7 @@ def adjustment_of(spec: CdiSpec, *, dev_root: Path = _DEV_ROOT) -> Adjustment:
     edits = device["containerEdits"]
     try:
         return Adjustment(
-            mounts=(MARK, *(_mount(mount) for mount in edits.get("mounts", ()))),
+            mounts=(_MARK, *(_mount(mount) for mount in edits.get("mounts", ()))),
             devices=tuple(_device(node, dev_root) for node in edits.get("deviceNodes", ())),
             env=dict(variable.partition("=")[::2] for variable in edits["env"]),
             hooks=_hooks(edits.get("hooks", ())),

@@ -77,6 +77,7 @@ class HeldClaims:
         self._unread: asyncio.Queue[PodInfo] = asyncio.Queue()
         self._waiting: set[str] = set()  # UIDs of pods
         self._read: set[str] = set()
+        self._complete = False
         self.pods = NodePods(on_change, self._assigned)
 
     @property
@@ -86,8 +87,17 @@ class HeldClaims:
 
     @property
     def complete(self) -> bool:
-        """Whether the claims of all pods that were seen have been read."""
-        return not self._waiting
+        """Whether the claims of all pods that were here first have been read; stays True then.
+
+        To be asked only once the pods have been listed.
+        """
+        self._complete = self._complete or not self._waiting
+        return self._complete
+
+    @property
+    def settled(self) -> Mapping[str, PodInfo]:
+        """The pods of which it is known what they hold; in any thread."""
+        return {uid: pod for uid, pod in self.pods.by_uid.items() if uid not in self._waiting}
 
     def observe(self, change: Change[PodInfo]) -> None:
         """Take a change of the informer of pods."""
@@ -121,8 +131,9 @@ class HeldClaims:
         )
 
     def add(self, held: HeldClaim) -> None:
-        """Count a claim from now on."""
+        """Count a claim from now on; with it is known what its pod holds."""
         self._held[held.claim.uid] = held
+        self._done(held.pod)
         self.pods.claims_changed()
 
     def remove(self, uid: str) -> None:
@@ -173,7 +184,7 @@ class HeldClaims:
         for name, use in (await self.uses_of(pod)).items():
             body = await self._client.get(RESOURCE_CLAIMS, name, namespace=pod.record.namespace)
             claim = decode_claim(body)
-            reserved = [user.uid for user in claim.reserved_for] == [uid]
+            reserved = any(user.uid == uid for user in claim.reserved_for)
             own = not pod.device_claim or (claim.owner is not None and claim.owner.uid == uid)
             mine = reserved and own and claim.node == self._node
             # Meanwhile it may have been prepared, or its pod may have ended.

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Final, Protocol, TypeVar
 
 import structlog
@@ -293,8 +292,8 @@ class Preparer(Claims):
         self._limiter.check_wanted(claim.pod, claim.slices)
         promised = self._limiter.promised(claim.pod, claim.slices)
         if promised:
-            # The runtime asks us by NRI, and our answer replaces the mount and sets the limits.
-            spec = replace(spec, mounts=(*spec.mounts, *closed_spec(spec.name).mounts))
+            # The runtime asks us by NRI, and our answer gives the cards, and sets the limits.
+            spec = closed_spec(spec.name)
         all_limited = len(promised) == len(claim.slices)
         return spec, Isolation.KERNEL if all_limited else Isolation.NONE
 

@@ -83,6 +83,7 @@ class SlicePublisher:
         unsure: why it is not known yet whether the node offers its cards, or None: no slice is made
             then, and one that is there stays.
         isolation: by what containers are limited on the node's cards.
+        card_class: the class of the node's cards, as its label says; empty without one.
         clock: paces the comparisons.
         metrics: counts the writes.
     """
@@ -97,6 +98,7 @@ class SlicePublisher:
         withheld: Callable[[], str | None],
         unsure: Callable[[], str | None],
         isolation: Callable[[], Sequence[str]],
+        card_class: Callable[[], str],
         clock: Clock,
         metrics: DevicePluginMetrics,
     ) -> None:
@@ -107,6 +109,7 @@ class SlicePublisher:
         self._withheld = withheld
         self._unsure = unsure
         self._isolation = isolation
+        self._card_class = card_class
         self._clock = clock
         self._metrics = metrics
         self._wake = asyncio.Event()
@@ -181,6 +184,7 @@ class SlicePublisher:
             self._tracker.inventory.cards,
             generation=max(self._generation, found) + 1,
             isolation=self._isolation(),
+            card_class=self._card_class(),
         )
         if ours is None or differs(ours["spec"], want):
             await self._write(name, want, ours)

@@ -2,32 +2,49 @@
 
 from typing import Final
 
-from deviceplugin.container.adjustment import MARK
+from deviceplugin.claims import Claim
 from deviceplugin.container.cdi import MARK_PATH
+from deviceplugin.container.spec_builder import SpecBuildError
 from deviceplugin.enforcement.interface import EnforcementError
 from deviceplugin.identity.starts import ContainerStarts
 from deviceplugin.nri.interface import Adjustment, Container, PodSandbox
+from fracgpu import names
 
 _NOTHING: Final = Adjustment()
 
 
 class ClaimedStarts(ContainerStarts):
-    """Limits containers; the spec of one that was promised limits does not start without that."""
+    """Limits containers, and refuses those of a second pod that names the same claim.
+
+    Kubelet does not ask to prepare a claim once more, and gives the second pod the first's card.
+    """
 
     def _answer(self, pod: PodSandbox, container: Container) -> Adjustment:
-        if not any(mount.destination == MARK_PATH for mount in container.mounts):
-            return _NOTHING
         known = (self._pods() or {}).get(pod.uid)
         slices = (known.record.limits or {}).get(container.name, ()) if known else ()
+        has_cards = any(line.startswith(f"{names.ENV_CARDS}=") for line in container.env)
+        listed = bool(self._tracker.inventory.cards)  # else nobody's cards are known
+        if known is not None and known.has_claims and has_cards and listed and not slices:
+            text = f"container {container.name} of {known.record.key} has the card of another pod"
+            raise self._refused(pod, container, "claim_refused", f"{text}, whose claim it names")
+        if not any(mount.destination == MARK_PATH for mount in container.mounts):
+            return _NOTHING
         if known is None or not slices:
             text = f"the agent does not know the cards of {pod.namespace}/{pod.name} yet"
             raise self._refused(pod, container, "pod_unknown", text)
         if not self._limiter.promised(known, slices):
             text = "it was promised limits, and its cards can have none now"
             raise self._refused(pod, container, "limit_not_proved", text)
+        cards = self._tracker.inventory.by_uuid()
         try:
-            adjustment = self._limiter.hold_back(container, Adjustment(mounts=(MARK,)))
+            mine = tuple(cards[part.card] for part in slices)
+            claim = Claim(pod=known, container=container.name, slices=slices, cards=mine)
+            adjustment, _ = self._outfit(container, claim)
+        except KeyError as error:
+            text = f"its card {error.args[0]} is not here any more"
+            raise self._refused(pod, container, "card_not_here", text) from error
+        except SpecBuildError as error:
+            raise self._refused(pod, container, "no_outfit", str(error)) from error
         except EnforcementError as error:
             raise self._refused(pod, container, "limit_not_proved", str(error)) from error
-        self.expect()  # its start, which needs the agent too
         return adjustment

@@ -43,7 +43,7 @@ _SURE: Final = 2  # standard errors by which what pods keep must exceed what cha
 _PRIOR_SPANS: Final = 6  # for which the variance of all pods counts in the variance of each
 _INDEPENDENT: Final = 8  # spans after which what a pod did says little of what it does
 _HORIZON: Final = 18  # spans over which what a move does counts
-_FEWEST_SPANS: Final = 18  # in which a common rhythm can be told from chance
+_FEWEST_SPANS: Final = 12  # in which a common rhythm can be told from chance
 _COMPARED: Final = 150  # pods, the most variable ones; all pairs of them are compared
 _VARIES: Final = 4e-4  # variance above the noise of measuring
 _LOST_RATIO: Final = 0.95  # mean share of its time above which a card gives less than is asked for
@@ -352,6 +352,13 @@ def _drawn(of_pods: Floats, spans: int) -> Floats:
 
 
 def _covariance(load: Floats) -> Floats:
+    """Return how pods vary together, their trends aside.
+
+    Who goes on and off has to go off after it came on: without a rhythm, too, the trends of any two
+    pods in one half agree as they do in the other.
+    """
+    at = np.arange(load.shape[1]) - (load.shape[1] - 1) / 2
     around = load - load.mean(1, keepdims=True)
+    around -= np.outer(around @ at / max(1.0, at @ at), at)
     found: Floats = around @ around.T / max(1, load.shape[1])
     return found

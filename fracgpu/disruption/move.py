@@ -230,7 +230,6 @@ class PastMove:
         ended_at: when it ended, successfully or not; None while it is under way.
         landed: the card that the replacement got, if it is known.
         id: the name of the Move.
-        mode: whether the replacement was, or will be, Ready before the pod is evicted.
         phase: how far it has come.
         ending: how it ended; None while it has not.
         disturbed: a step was announced that the pod's users could notice. A move that expired or
@@ -247,7 +246,6 @@ class PastMove:
     ended_at: datetime | None = None
     landed: CardUuid | None = None
     id: str = ""
-    mode: MoveMode = MoveMode.SURGE
     phase: MovePhase = MovePhase.DONE
     ending: Ending | None = None
     disturbed: bool = True

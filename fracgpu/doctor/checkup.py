@@ -3,7 +3,16 @@
 from collections.abc import Collection
 from typing import Final
 
-from fracgpu.doctor import admission, measurements, nodes, roles, scheduling, versions, workloads
+from fracgpu.doctor import (
+    admission,
+    device_claims,
+    measurements,
+    nodes,
+    roles,
+    scheduling,
+    versions,
+    workloads,
+)
 from fracgpu.doctor.facts import Facts
 from fracgpu.doctor.finding import Check, Result
 
@@ -12,6 +21,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     *versions.CHECKS,
     *admission.CHECKS,
     *scheduling.CHECKS,
+    *device_claims.CHECKS,
     *nodes.CHECKS,
     *measurements.CHECKS,
     *workloads.CHECKS,

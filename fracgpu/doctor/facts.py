@@ -107,6 +107,9 @@ class Facts:
         definitions: the CustomResourceDefinition of Moves; empty if there is none.
         waiting: pending pods of all namespaces.
         queued: workloads of all namespaces that a queue of Kueue admits.
+        device_classes: of the cluster; they and the next two count where claims are the wiring.
+        card_slices: the ResourceSlices of FracGPU's driver.
+        claims: the ResourceClaims that FracGPU made.
         scheduler_configurations: by ``ConfigMap NAME, key KEY``: what kube-scheduler reads there.
         config_mistakes: of ``fracgpu-config``: the mistakes of each key; None: no such ConfigMap.
         ignored_keys: of ``fracgpu-config``: what the rebalancer's key has from earlier versions.
@@ -139,6 +142,9 @@ class Facts:
     certificates: CertificatesFact | Unread
     admission: AdmissionAnswer | Unread
     prometheus: PrometheusFact | Unread
+    device_classes: Objects | Unread = ()
+    card_slices: Objects | Unread = ()
+    claims: Objects | Unread = ()
 
 
 def name_of(body: Json) -> str:

@@ -24,6 +24,10 @@ AGENT: Final = "fracgpu-deviceplugin"
 
 DEPLOYMENTS: Final = (WEBHOOK, SCHEDULER, names.REBALANCER, CERTS)
 
+WIRING_KEY: Final = "wiring"
+"""Of the ConfigMap; as ``component/wiring.py`` reads it."""
+CLAIMS: Final = "claims"
+
 APP_LABEL: Final = "app.kubernetes.io/name"
 """The label of workloads and pods that names the role; the chart may call a workload otherwise."""
 
@@ -41,6 +45,22 @@ def outside(facts: Facts) -> None:
         raise NotKnownError(
             f"the roles are not pods of this cluster: the API server calls the webhook at {urls[0]}"
         )
+
+
+def uses_claims(facts: Facts) -> bool:
+    """Report whether kube-scheduler allocates claims here (``wiring: claims``).
+
+    Raises:
+        NotKnownError: the ConfigMap could not be read.
+    """
+    config = named(known(facts.config_maps), names.CONFIG_MAP) or {}
+    return str((config.get("data") or {}).get(WIRING_KEY, "")).strip() == CLAIMS
+
+
+def deployments_of(facts: Facts) -> tuple[str, ...]:
+    """Return the roles that have a Deployment; nothing is moved where claims are the wiring."""
+    moves = isinstance(facts.config_maps, Unread) or not uses_claims(facts)
+    return tuple(role for role in DEPLOYMENTS if moves or role != names.REBALANCER)
 
 
 def workloads_of(facts: Facts) -> Mapping[str, Json]:

@@ -17,7 +17,7 @@ from fracgpu.doctor.facts import (
     time_of,
 )
 from fracgpu.doctor.finding import Check, Finding, error, warning
-from fracgpu.doctor.installation import SCHEDULER, outside
+from fracgpu.doctor.installation import SCHEDULER, outside, uses_claims
 from fracgpu.doctor.ranking import EXTENDER_LEADER, INSTALLED, PROFILE, workload
 from fracgpu.errors import counted
 
@@ -31,6 +31,8 @@ _SLACK: Final = timedelta(seconds=60)
 
 
 def _profile(facts: Facts) -> Iterator[Finding]:
+    if uses_claims(facts):
+        return
     configurations = known(facts.scheduler_configurations)
     if not configurations:
         raise NotKnownError(
@@ -90,6 +92,8 @@ def _profiles_of(where: str, configuration: Json, cure: str) -> Iterator[Finding
 
 
 def _scheduler_names(facts: Facts) -> Iterator[Finding]:
+    if uses_claims(facts):
+        return
     asking = [pod for pod in known(facts.waiting) if requests_memory(pod)]
     configurations = known(facts.scheduler_configurations)
     if not asking:
@@ -116,6 +120,8 @@ def _scheduler_names(facts: Facts) -> Iterator[Finding]:
 
 def _leads(facts: Facts) -> Iterator[Finding]:
     yield from _lease_problem(facts, EXTENDER_LEASE, SCHEDULER, "no pod gets a card")
+    if uses_claims(facts):
+        return
     outside(facts)
     holder = _holder(facts, EXTENDER_LEASE)
     slice_ = next((one for one in known(facts.slices) if name_of(one).endswith(_LEADERS)), None)
@@ -152,6 +158,8 @@ def _addresses(slice_: Json) -> list[str]:
 
 
 def _rebalancer_leads(facts: Facts) -> Iterator[Finding]:
+    if uses_claims(facts):
+        return
     yield from _lease_problem(
         facts, names.REBALANCER, names.REBALANCER, "hot cards are neither detected nor relieved"
     )

@@ -272,7 +272,7 @@ def _placed(found: Explanation, pod_info: PodInfo, state: ClusterState) -> Expla
 def _held(record: PodRecord, state: ClusterState) -> tuple[HeldCard, ...]:
     node_info = state.snapshot.nodes.get(record.node)
     found = []
-    for uuid, allocation in allocations_by_card(record.assignment or {}, record.containers).items():
+    for uuid, allocation in allocations_by_card(record.assignment or {}, record.counted).items():
         card_info = node_info.cards.get(uuid) if node_info else None
         found.append(
             HeldCard(
@@ -298,7 +298,7 @@ def _blockers(pod: ExplainedPod, state: ClusterState) -> tuple[str, ...]:
             f"the webhook has not admitted it (no {names.GRANTED}); create it again while the "
             "webhook is up"
         )
-    if pod_info.scheduler_name not in state.schedulers:
+    if pod_info.scheduler_name not in state.schedulers and not pod_info.device_claim:
         wanted = " or ".join(sorted(state.schedulers))
         found.append(
             f"its schedulerName is {pod_info.scheduler_name!r}; only {wanted} asks FracGPU for a "

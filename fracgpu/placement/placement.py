@@ -237,7 +237,12 @@ def cards_for_pod(matrix: NodeMatrix, need: PodNeed) -> Flags:
     fits: Flags = (matrix.node_state[: matrix.size] == SHARES)[:, np.newaxis]
     asked = [CardRequest.of(container) for container in need.containers]
     if len(asked) > 1:
-        asked.append(CardRequest.of_all(allocation_on_one_card(need)))
+        limits = [
+            (part.kind, CardRequest.of(part).limits_on(cards.capacity_mib))
+            for part in need.containers
+        ]
+        limit_mib = np.zeros_like(cards.capacity_mib) + pod_resource_sum(limits, larger=np.maximum)
+        asked.append(CardRequest.of_all(allocation_on_one_card(need))._replace(limit_mib=limit_mib))
     for one in asked:
         fits = fits & (unfit_reasons(cards, need, one) == USABLE)
     return fits

@@ -59,7 +59,8 @@ class GrantData(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, r
         requires: node selector requirements that were added.
         tolerates: tolerations that were added.
         schedulers: the scheduler that the pod named and the one it names now, if it was changed.
-        removed: container name to the other system's resources that were removed from it.
+        removed: container name to the resources that were removed from it.
+        claim: the ResourceClaim that the pod names in the place of limits; empty without one.
         at: when it was written, in UTC.
         seal: the seal of all other fields and the words.
     """
@@ -73,6 +74,7 @@ class GrantData(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, r
     tolerates: tuple[Toleration, ...] = ()
     schedulers: tuple[str, ...] = ()
     removed: dict[str, tuple[str, ...]] = {}
+    claim: str = ""
     at: str = ""
     seal: str = ""
 
@@ -162,6 +164,7 @@ def with_changes(
     tolerates: tuple[Toleration, ...] = (),
     schedulers: tuple[str, ...],
     removed: Mapping[str, tuple[str, ...]],
+    claim: str = "",
 ) -> GrantNote:
     """Return the note with what was changed on the pod, apart from what its author wrote."""
     data = msgspec.structs.replace(
@@ -170,6 +173,7 @@ def with_changes(
         tolerates=tolerates,
         schedulers=schedulers,
         removed=dict(removed),
+        claim=claim,
     )
     return GrantNote(words=granted.words, data=data)
 

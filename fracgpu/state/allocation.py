@@ -117,6 +117,7 @@ class PodRecord:
         resize: how far its resizes have come; None if it was never resized. *assignment* is then
             what counts.
         resized: it was, so that its limits do not bound what it holds.
+        by_claim: the assignment is of a claim, of which all requests count at once.
     """
 
     uid: str
@@ -132,6 +133,12 @@ class PodRecord:
     move: str = ""
     resize: Resize | None = None
     resized: bool = False
+    by_claim: bool = False
+
+    @property
+    def counted(self) -> tuple[ContainerSpec, ...]:
+        """The containers of which the kind decides how their slices add up."""
+        return () if self.by_claim else self.containers
 
     @property
     def limits(self) -> Assignment | None:

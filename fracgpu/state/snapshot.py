@@ -253,7 +253,7 @@ def allocation_of(pod: PodRecord) -> PodAllocation:
     """
     if not (pod.live and pod.node):
         return PodAllocation(pod_uid=pod.uid, node=pod.node, by_card={})
-    holds = allocations_by_card(pod.assignment or {}, pod.containers)
+    holds = allocations_by_card(pod.assignment or {}, pod.counted)
     most = WHOLE_CARD if pod.resized else most_by_limits(pod.containers)
     unplaced = most if pod.problem else None
     return PodAllocation(

@@ -239,7 +239,6 @@ class MoveRecord:
             ended_at=self.phase_since if self.phase in ENDED else None,
             landed=self.landed,
             id=self.id,
-            mode=self.mode,
             phase=self.phase,
             ending=self.ending if self.phase in ENDED else None,
             disturbed=self.disturbed,

@@ -73,11 +73,11 @@ class PodGroups:
             self.of_pod[uid] = key
             self._pending.setdefault(key, set()).add(uid)
             return
-        before = self.of_pod.pop(uid, None)
-        if before is not None:
-            self._pending[before].discard(uid)
-            if not self._pending[before]:
-                del self._pending[before]
+        left = self.of_pod.pop(uid, None)
+        if left is not None:
+            self._pending[left].discard(uid)
+            if not self._pending[left]:
+                del self._pending[left]
         if change.type is ChangeType.DELETED:
             self._forget(uid)
 

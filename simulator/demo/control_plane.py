@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from component.wiring import Wiring
 from kube.client import KubeClient
 from process.clock import Clock
 from simulator.apiserver.server import ApiServer
@@ -42,7 +43,8 @@ class DemoControlPlane:
     async def prepare_rights(self, kube: KubeClient) -> None:
         """Install the roles' RBAC; the embedded API server authorizes everybody and needs none."""
         if self.ca_file is not None:
-            await install_rights(kube)
+            wiring = Wiring.CLAIMS if self.extender_url is None else Wiring.DEVICE_PLUGIN
+            await install_rights(kube, wiring=wiring)
 
     async def kubeconfig_of(self, kube: KubeClient, role: str, *, node: str | None = None) -> Path:
         """Write the kubeconfig of one role's process, with its own service account.

@@ -9,7 +9,6 @@ from typing import Any, Final
 
 import yaml
 
-from component.config_keys import WIRING
 from component.wiring import Wiring
 from fracgpu import names
 from fracgpu.disruption.policy import RebalancerPolicy
@@ -260,12 +259,11 @@ async def prepare_cluster(
         except AlreadyExists:
             continue
     await install_definitions(kube)
-    if wiring is Wiring.CLAIMS:
-        await _create_classes(kube)
-    for config in deployed("ConfigMap"):
+    for device_class in deployed("DeviceClass", wiring):
+        await kube.create(DEVICE_CLASSES, device_class)
+    for config in deployed("ConfigMap", wiring):
         if config["metadata"]["name"] == names.CONFIG_MAP:
             config["data"]["rebalancer"] = yaml.safe_dump(dict(policy))
-            config["data"][WIRING] = wiring.value
         await kube.create(CONFIGMAPS, config)
     await _create_webhooks(kube, addresses)
 
@@ -278,15 +276,6 @@ async def _create_webhooks(kube: KubeClient, addresses: Addresses) -> None:
                 # As deployed, but by URL: no Service reaches a process on loopback.
                 entry["clientConfig"] = {"url": f"https://127.0.0.1:{addresses.webhook}{path}"}
             await kube.create(kind, configuration)
-
-
-async def _create_classes(kube: KubeClient) -> None:
-    ours = [{"cel": {"expression": f'device.driver == "{names.DRA_DRIVER}"'}}]
-    for name, spec in (
-        (names.DEVICE_CLASS, {"selectors": ours}),
-        (names.DEVICE_CLASS_PLACED, {}),
-    ):
-        await kube.create(DEVICE_CLASSES, {"metadata": {"name": name}, "spec": spec})
 
 
 async def _specs(

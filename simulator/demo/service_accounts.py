@@ -2,13 +2,14 @@
 
 import copy
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
+from component.wiring import DEFAULT_WIRING, Wiring
 from fracgpu import names
 from kube.client import KubeClient
 from kube.errors import AlreadyExists, KubeDecodeError
@@ -20,6 +21,7 @@ from kube.kinds import (
     Kind,
 )
 from kube.objects import decode_object
+from simulator.apiserver.apimachinery.patches import json_patch, strategic_merge_patch
 
 _LIMIT_S: Final = 30.0
 
@@ -80,26 +82,55 @@ _RIGHTS: Final[Mapping[str, Kind]] = {
 }
 
 
-def deployed(kind: str) -> list[dict[str, Any]]:
+def deployed(kind: str, wiring: Wiring = DEFAULT_WIRING) -> list[dict[str, Any]]:
     """Return the objects of one kind in ``deploy/``, so that the demo uses what is installed.
 
     Raises:
         FileNotFoundError: this is not a checkout, so ``deploy/`` is not here.
     """
-    return [copy.deepcopy(body) for body in _documents() if body["kind"] == kind]
+    return [copy.deepcopy(body) for body in _documents(wiring) if body["kind"] == kind]
 
 
 @cache
-def _documents() -> tuple[dict[str, Any], ...]:
-    """Read ``deploy/`` once, by libyaml where PyYAML has it: else it takes 0.18 s of a CPU."""
+def _documents(wiring: Wiring) -> tuple[dict[str, Any], ...]:
+    """Read ``deploy/`` once, with the component for claims if that is the wiring."""
+    found, _ = _kustomization(DEPLOY)
+    if wiring is Wiring.CLAIMS:
+        added, patches = _kustomization(DEPLOY / "claims")
+        found += added
+        for patch in patches:
+            text = patch.get("patch") or (DEPLOY / "claims" / patch["path"]).read_text()
+            found = _patched(found, yaml.safe_load(text), patch.get("target"))
+    return tuple(found)
+
+
+def _kustomization(folder: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the objects and the patches; by libyaml where PyYAML has it, which is far faster."""
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    kustomization = yaml.safe_load((DEPLOY / "kustomization.yaml").read_text())
-    return tuple(
+    kustomization = yaml.safe_load((folder / "kustomization.yaml").read_text())
+    documents = [
         document
         for file in kustomization["resources"]
-        for document in yaml.load_all((DEPLOY / file).read_text(), Loader=loader)
+        for document in yaml.load_all((folder / file).read_text(), Loader=loader)
         if document
-    )
+    ]
+    return documents, kustomization.get("patches") or []
+
+
+def _patched(
+    documents: Sequence[dict[str, Any]], patch: Any, target: Mapping[str, str] | None
+) -> list[dict[str, Any]]:
+    """Apply one patch as kustomize does: to what it names itself, or to its target."""
+    whom = target or {"kind": patch["kind"], "name": patch["metadata"]["name"]}
+    found = []
+    for body in documents:
+        if (body["kind"], body["metadata"]["name"]) != (whom["kind"], whom["name"]):
+            found.append(body)
+        elif isinstance(patch, list):
+            found.append(json_patch(body, patch))
+        elif patch.get("$patch") != "delete":
+            found.append(strategic_merge_patch(body, patch))
+    return found
 
 
 def account_of(role: str) -> str:
@@ -112,15 +143,18 @@ def user_of(role: str) -> str:
     return f"system:serviceaccount:{names.SYSTEM_NAMESPACE}:{account_of(role)}"
 
 
-async def install_rights(kube: KubeClient, *, only: tuple[str, ...] = ("",)) -> None:
+async def install_rights(
+    kube: KubeClient, *, only: tuple[str, ...] = ("",), wiring: Wiring = DEFAULT_WIRING
+) -> None:
     """Create service accounts, roles, bindings and admission policies from ``deploy/``.
 
     Args:
         kube: of an administrator.
+        wiring: whose.
         only: how the names of those wanted begin.
     """
     for name, kind in _RIGHTS.items():
-        for body in deployed(name):
+        for body in deployed(name, wiring):
             if not body["metadata"]["name"].startswith(only):
                 continue
             try:

@@ -1,8 +1,8 @@
 """Claims on a simulated kubelet: finds drivers, has claims prepared, and gives them back.
 
 It uses the real protocols over real unix sockets and behaves as kubelet does: it watches the folder
-of registrations, asks the driver that registered last, asks once for each claim however many pods
-use it, deletes the node's slices when it starts, and a driver's when the driver stays away.
+of registrations, asks the connected driver that registered last, asks once for each claim however
+many pods use it, deletes the node's slices when it starts, and a driver's when it stays away.
 Unlike kubelet it forgets what was prepared when it ends, as its containers end with it.
 Source: k8s.io/kubernetes pkg/kubelet/cm/dra and pkg/kubelet/pluginmanager.
 """
@@ -68,6 +68,7 @@ class PreparedClaim:
     drivers: tuple[str, ...]
     devices: tuple[PreparedDevice, ...] | None = None
     pods: set[str] = field(default_factory=set)
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
     def message(self) -> messages.Claim:
@@ -87,10 +88,21 @@ class PreparedClaim:
 
 @dataclass(slots=True, kw_only=True)
 class _Driver:
-    """The drivers of one name, the last to register last; *away_since_s*: there is none."""
+    """The drivers of one name by their registrations, the last one last.
 
-    stubs: dict[Path, services.DRAPluginStub] = field(default_factory=dict)
-    away_since_s: float = 0.0
+    Attributes:
+        away_since_s: since when none is connected; None while one is.
+    """
+
+    channels: dict[Path, grpc.aio.Channel] = field(default_factory=dict)
+    away_since_s: float | None = None
+
+    @property
+    def connected(self) -> list[grpc.aio.Channel]:
+        ready = grpc.ChannelConnectivity.READY
+        return [
+            each for each in self.channels.values() if each.get_state(try_to_connect=True) is ready
+        ]
 
 
 class ClaimManager:
@@ -121,7 +133,6 @@ class ClaimManager:
         self._drivers: dict[str, _Driver] = {}
         self._sockets: dict[Path, str] = {}
         self._claims: dict[str, PreparedClaim] = {}
-        self._lock = asyncio.Lock()
 
     # -- drivers -------------------------------------------------------------------------------
 
@@ -137,10 +148,7 @@ class ClaimManager:
                 for socket in [socket for socket in self._sockets if not socket.exists()]:
                     self._forget(socket)
                 for name, driver in self._drivers.items():
-                    gone_s = self._clock.monotonic() - driver.away_since_s
-                    if not driver.stubs and gone_s > self._away_s:
-                        await self._delete_slices(name)
-                        driver.away_since_s = float("inf")
+                    await self._look_after(name, driver)
                 await self._clock.sleep(_POLL_S)
 
     async def _register(self, socket: Path, channels: AsyncExitStack) -> None:
@@ -170,13 +178,22 @@ class ClaimManager:
         channel = await channels.enter_async_context(
             grpc.aio.insecure_channel(f"unix:{endpoint}", _CHANNEL_OPTIONS)
         )
-        stub = services.DRAPluginStub(channel)  # type: ignore[no-untyped-call]
-        self._drivers.setdefault(name, _Driver()).stubs[socket] = stub
+        self._drivers.setdefault(name, _Driver()).channels[socket] = channel
 
     def _forget(self, socket: Path) -> None:
         driver = self._drivers.get(self._sockets.pop(socket))
-        if driver is not None and driver.stubs.pop(socket, None) is not None and not driver.stubs:
+        if driver is not None:
+            driver.channels.pop(socket, None)
+
+    async def _look_after(self, name: str, driver: _Driver) -> None:
+        """Delete a driver's slices once none of its name was connected for long."""
+        if driver.connected:
+            driver.away_since_s = None
+        elif driver.away_since_s is None:
             driver.away_since_s = self._clock.monotonic()
+        elif self._clock.monotonic() - driver.away_since_s > self._away_s:
+            await self._delete_slices(name)
+            driver.away_since_s = float("inf")
 
     async def _delete_slices(self, driver: str = "") -> None:
         """Delete this node's slices, those of one driver or all."""
@@ -209,7 +226,7 @@ class ClaimManager:
             # Known before anybody is asked: what was begun is given back when the pod ends.
             claim = self._claims.setdefault(found.uid, found)
             claim.pods.add(pod.uid)
-            async with self._lock:
+            async with claim.lock:
                 if claim.devices is None:
                     devices: list[PreparedDevice] = []
                     for driver in claim.drivers:
@@ -259,9 +276,10 @@ class ClaimManager:
 
     def _stub(self, driver: str) -> services.DRAPluginStub:
         known = self._drivers.get(driver)
-        if known is None or not known.stubs:
+        if known is None or not known.channels:
             raise ClaimError(f"DRA driver {driver} is not registered")
-        return list(known.stubs.values())[-1]
+        *_others, newest = known.connected or known.channels.values()
+        return services.DRAPluginStub(newest)  # type: ignore[no-untyped-call]
 
     def of(
         self, pod: KubeletPod, container: str
@@ -278,7 +296,7 @@ class ClaimManager:
         for claim in [each for each in self._claims.values() if pod_uid in each.pods]:
             claim.pods.discard(pod_uid)
             while not claim.pods and claim.uid in self._claims:
-                async with self._lock:
+                async with claim.lock:
                     why = await self._give_back(claim)
                 if not why:
                     break

@@ -19,7 +19,7 @@ from fracgpu.k8s import quantity
 if TYPE_CHECKING:
     from simulator.objects import Json
 
-_TEXT: Final = r'"(?:[^"\\]|\\.)*"'
+_TEXT: Final = r"""(?:"(?:[^"\\]|\\.)*"|'[^'"\\]*')"""
 _COMPARISON: Final = re.compile(
     rf"""
       device\.driver\ ==\ (?P<driver>{_TEXT})
@@ -80,13 +80,13 @@ def _parsed(expression: str) -> tuple[_Test, ...]:
 def _test(found: dict[str, str]) -> _Test:
     match found:
         case {"driver": wanted}:
-            return lambda driver, _: driver == json.loads(wanted)
+            return lambda driver, _: driver == _text(wanted)
         case {"present": name, "present_domain": domain}:
             return lambda driver, device: (
-                json.loads(name) in _members(driver, device, "attributes", domain)
+                _text(name) in _members(driver, device, "attributes", domain)
             )
         case {"capacity": name, "capacity_domain": domain, "amount": amount, "order": order}:
-            limit, holds = quantity.parse(json.loads(amount)), _ORDERS[order]
+            limit, holds = quantity.parse(_text(amount)), _ORDERS[order]
             return lambda driver, device: holds(
                 quantity.parse(_member(driver, device, "capacity", domain, name)["value"]), limit
             )
@@ -97,14 +97,14 @@ def _test(found: dict[str, str]) -> _Test:
 def _attribute_test(found: dict[str, str]) -> _Test:
     match found:
         case {"equal": text}:
-            holds: Callable[[str], bool] = json.loads(text).__eq__
+            holds: Callable[[str], bool] = _text(text).__eq__
         case {"among": listed}:
-            holds = json.loads(listed).__contains__
+            holds = [_text(each) for each in re.findall(_TEXT, listed)].__contains__
         case {"contains": text}:
-            part = json.loads(text)
+            part = _text(text)
             holds = lambda value: part in value  # noqa: E731 - one of four
         case _:
-            pattern = re.compile(json.loads(found["matches"]))
+            pattern = re.compile(_text(found["matches"]))
             holds = lambda value: pattern.search(value.lower()) is not None  # noqa: E731
     wanted, domain, name = "not" not in found, found["domain"], found["attribute"]
     return lambda driver, device: (
@@ -112,9 +112,15 @@ def _attribute_test(found: dict[str, str]) -> _Test:
     )
 
 
+def _text(literal: str) -> str:
+    """Return what a string in double or single quotes means; the former as in JSON."""
+    found: str = json.loads(literal if literal[0] == '"' else f'"{literal[1:-1]}"')
+    return found
+
+
 def _members(driver: str, device: Json, member: str, domain: str) -> dict[str, Any]:
     """Return what a device has in a domain; names without one are in that of the driver."""
-    here = json.loads(domain)
+    here = _text(domain)
     found = {}
     for name, value in (device.get(member) or {}).items():
         named, slash, bare = name.rpartition("/")

@@ -296,6 +296,7 @@ async def is_gone(cluster: Cluster, claim: str) -> bool:
         (shortlist("GPU-B"), "gpu-b"),
         (shortlist(), None),
         ('device.driver == "other.example.org"', None),
+        ("device.driver == 'gpu.fracgpu.io' && {at}.uuid in ['GPU-B', \"GPU-X\"]", "gpu-b"),
         (f'{shortlist("GPU-A", "GPU-B")} && {{at}}.vendor == "amd"', None),
         ('{at}.vendor.lowerAscii().matches("^nv.*$") && {at}.uuid.contains("-B")', "gpu-b"),
         ('!{at}.uuid.lowerAscii().matches("a$")', "gpu-b"),

@@ -530,6 +530,8 @@ def test_the_claims_wiring_has_no_scheduler_of_ours_and_no_right_to_place_a_pod(
         ({}, "1.35.4", "wiring claims needs Kubernetes 1.36 or later"),
         ({"scheduler": {"mode": "cluster"}}, "1.36.2", "scheduler.mode is cluster with wiring"),
         ({"wiring": "both"}, "1.36.2", "wiring"),
+        ({"mps": {"enabled": True}}, "1.36.2", "leave mps.enabled out"),
+        ({"config": {"rebalancer": {"mode": "active"}}}, "1.36.2", "no rebalancer runs"),
     ],
 )
 def test_where_claims_cannot_work_the_chart_says_why(

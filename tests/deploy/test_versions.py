@@ -16,6 +16,7 @@ import yaml
 from tests.deploy.test_certificates import ROOT, built
 
 OLDEST, NEWEST = 30, 36
+SINCE: Final = {"overlays/claims": 36}  # of what needs a newer version
 FIELDS: Final[dict[str, dict[str, tuple[str, int]]]] = json.loads(
     (Path(__file__).parent / "kubernetes_fields.json").read_text()
 )
@@ -56,8 +57,14 @@ def definition_of(body: dict[str, Any]) -> str:
     return f"{version}{body['kind']}"
 
 
-@pytest.mark.parametrize("folder", FOLDERS)
-@pytest.mark.parametrize("minor", range(OLDEST, NEWEST + 1))
+@pytest.mark.parametrize(
+    ("folder", "minor"),
+    [
+        (folder, minor)
+        for folder in FOLDERS
+        for minor in range(SINCE.get(folder, OLDEST), NEWEST + 1)
+    ],
+)
 def test_each_supported_version_serves_what_ships(folder: str, minor: int) -> None:
     for body in built(folder):
         if body["apiVersion"].startswith(("cert-manager.io/", "monitoring.coreos.com/")):

@@ -1,6 +1,7 @@
 """A real kubelet and the stock kube-scheduler: each container gets the card its claim was given."""
 
 import asyncio
+import signal
 import time
 from collections.abc import Callable
 from typing import Any, Final
@@ -18,6 +19,7 @@ from tests.support.claimed_node import (
     listed_cards,
     messages,
     run,
+    wait_bound,
     wait_message,
     wait_runs,
     wait_slice,
@@ -89,6 +91,34 @@ async def test_a_claim_that_is_not_what_the_pod_was_granted_is_refused_with_a_se
         assert len(node.sights(first)) == 1
         pod = await run(node, need, listed)
         assert len(node.sights(pod)) == 1
+
+
+async def test_two_pods_on_one_claim_are_refused_one_card() -> None:
+    cards = some_cards(NODE, count=1, mib=MIB)
+    need = a_pod_need(a_need(1000, name="train"))
+    listed = {"train": [cards[0].uuid]}
+    async with a_claimed_node(cards=cards) as node:
+        # Both are there before the claim is prepared.
+        node.agent.send(signal.SIGSTOP)
+        first = await node.create(a_claimed_pod(node, need))
+        thief = await node.create(_on_the_claim_of(first, a_claimed_pod(node, need)))
+        await node.client.create(RESOURCE_CLAIMS, claim_for(first, need, listed))
+        await wait_bound(node, [first, thief])
+        node.agent.send(signal.SIGCONT)
+        await wait_message(node, first, "is reserved for 2 pods")
+        assert not [*node.sights(first), *node.sights(thief)]
+
+        # The second one comes once it is prepared, and kubelet does not ask again.
+        pod = await run(node, need, listed)
+        late = await node.create(_on_the_claim_of(pod, a_claimed_pod(node, need)))
+        await wait_message(node, late, "has the card of another pod, whose claim it names")
+        assert node.sights(late) == []
+        assert len(node.sights(pod)) == 1
+
+
+def _on_the_claim_of(pod: Json, thief: Json) -> Json:
+    thief["spec"]["resourceClaims"] = pod["spec"]["resourceClaims"]
+    return thief
 
 
 def _request(claim: Json) -> Json:

@@ -19,6 +19,15 @@ import pytest
 
 from fracgpu import names
 from fracgpu.cards.card import CardUuid
+from kube.kinds import RESOURCE_CLAIMS
+from tests.support.claimed_node import (
+    a_claimed_pod,
+    claim_for,
+    start_stock_scheduling,
+    wait_runs,
+    wait_slice,
+)
+from tests.support.core import a_need, a_pod_need
 from tests.support.gpu import some_cards
 from tests.support.nvml import MIB, a_card, build, write_values
 from tests.support.real_node import RealNode, a_container, a_real_node, a_real_pod
@@ -71,7 +80,9 @@ class LimitedNode:
 
 
 @asynccontextmanager
-async def a_limited_node(library: Path, *, audits_s: int = 2) -> AsyncIterator[LimitedNode]:
+async def a_limited_node(
+    library: Path, *, audits_s: int = 2, claims: bool = False
+) -> AsyncIterator[LimitedNode]:
     """Run a node with two cards whose driver limits cgroups, audited every *audits_s*."""
     values: dict[str, object] = {"driver": "615.30", "cards": 2, "limits": 1}
     values |= {**a_card(0), **a_card(1)}
@@ -98,8 +109,13 @@ async def a_limited_node(library: Path, *, audits_s: int = 2) -> AsyncIterator[L
     if not _HIERARCHY.is_dir():
         pytest.skip(f"no {_HIERARCHY}")
     cards = some_cards("real-1", mib=CARD_MIB)
-    async with a_real_node(cards=cards, env=variables, lay_out=lay_out) as node:
-        await node.wait_counted(slots=2 * 32, mib=2 * 24_000)
+    before = start_stock_scheduling if claims else None
+    async with a_real_node(cards=cards, env=variables, lay_out=lay_out, before=before) as node:
+        if claims:
+            uuids = [str(values[f"{index}.uuid"]) for index in range(2)]
+            await wait_slice(node, cards=uuids, limit_s=90)
+        else:
+            await node.wait_counted(slots=2 * 32, mib=2 * 24_000)
         yield LimitedNode(node=node, values=values)
 
 
@@ -124,12 +140,33 @@ def limits_at_start(pod: Json, limited: LimitedNode, container: str) -> list[dic
 
 
 async def bound(
-    limited: LimitedNode, containers: Sequence[Json], inits: Sequence[Json] = (), **assigned: Any
+    limited: LimitedNode,
+    containers: Sequence[Json],
+    inits: Sequence[Json] = (),
+    *,
+    borrow_mib: int = 0,
+    **assigned: Any,
 ) -> Json:
     body = a_real_pod(containers, inits=inits, reports=limited.node.reports)
     pod = await limited.node.create(body)
-    await limited.node.bind(pod, **assigned)
+    await limited.node.bind(pod, borrow_mib, **assigned)
     return pod
+
+
+async def test_with_a_claim_too_each_process_finds_its_limits_in_place(nvml_library: Path) -> None:
+    need = a_pod_need(a_need(700, name="train", cards=2), a_need(300, name="serve"))
+    async with a_limited_node(nvml_library, claims=True) as limited:
+        node, (first, second) = limited.node, (limited.uuid(0), limited.uuid(1))
+        body = a_claimed_pod(node, need)
+        for container in body["spec"]["containers"]:
+            container["command"] = telling(container["name"], mib=0)["command"]
+        pod = await node.create(body)
+        listed = {"train": [first, second], "serve": [second]}
+        await node.client.create(RESOURCE_CLAIMS, claim_for(pod, need, listed))
+        await wait_runs(node, pod)
+
+        assert limits_at_start(pod, limited, "train") == [{0: 700, 1: 700}]
+        assert limits_at_start(pod, limited, "serve") == [{1: 300}]
 
 
 async def test_each_process_finds_its_limits_in_place_when_it_starts(nvml_library: Path) -> None:
@@ -143,13 +180,15 @@ async def test_each_process_finds_its_limits_in_place_when_it_starts(nvml_librar
             serve=[(second, 300)],
             fetch=[(first, 200)],
         )
-        other = await bound(limited, [telling("train", mib=900)], train=[(first, 900)])
+        other = await bound(
+            limited, [telling("train", mib=900)], train=[(first, 900)], borrow_mib=600
+        )
         await node.wait_running([each["metadata"]["uid"] for each in (pod, other)])
 
         assert limits_at_start(pod, limited, "fetch") == [{0: 200}]
         assert limits_at_start(pod, limited, "train") == [{0: 700, 1: 700}]
         assert limits_at_start(pod, limited, "serve") == [{1: 300}]
-        assert limits_at_start(other, limited, "train") == [{0: 900}]
+        assert limits_at_start(other, limited, "train") == [{0: 1500}]
 
         for shell in (*node.shells(pod), *node.shells(other)):
             os.kill(shell, signal.SIGKILL)
@@ -163,7 +202,7 @@ async def test_each_process_finds_its_limits_in_place_when_it_starts(nvml_librar
         await until(again, what="every container starts again", limit_s=180)
         assert limits_at_start(pod, limited, "train") == [{0: 700, 1: 700}] * 2
         assert limits_at_start(pod, limited, "serve") == [{1: 300}] * 2
-        assert limits_at_start(other, limited, "train") == [{0: 900}] * 2
+        assert limits_at_start(other, limited, "train") == [{0: 1500}] * 2
 
         async def said() -> bool:
             labels = (await node.node())["metadata"]["labels"]

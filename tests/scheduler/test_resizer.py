@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,9 +14,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from fracgpu import names
 from fracgpu.state.allocation import Resize, sizes, write_assignment
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
+from fracgpu.units import Mib
 from kube.leader_election import LeaseLost
 from scheduler.fence import Fence
 from tests.scheduler.harness import Harness, refusal, silence
+from tests.support.gpu import some_cards
 
 CARD_MIB = 8000
 SIZES = st.sampled_from([2000, 4000, 6000])
@@ -25,9 +28,11 @@ def a_cluster() -> Harness:
     return Harness(cards=1, mib=CARD_MIB)
 
 
-async def run(cluster: Harness, name: str, *, mib: int, isolation: str | None = "kernel") -> None:
+async def run(
+    cluster: Harness, name: str, *, mib: int, isolation: str | None = "kernel", **wanted: Any
+) -> None:
     """Bind a pod, and let its container start."""
-    cluster.create(name, mib=mib)
+    cluster.create(name, mib=mib, **wanted)
     assert await cluster.bind(name) == ""
     cluster.see(name)
     if isolation is not None:
@@ -106,6 +111,24 @@ async def test_less_is_counted_only_after_it_is_applied() -> None:
 
     assert held(cluster) == 2000
     assert await cluster.bind("other") == ""
+
+
+async def test_a_pod_grows_within_its_limit_and_within_what_limits_may_add_up_to() -> None:
+    cluster = a_cluster()
+    (card,) = some_cards("n", count=1, mib=CARD_MIB)
+    cluster.add_node("n", (replace(card, limits_mib=Mib(CARD_MIB)),))
+    await run(cluster, "p", mib=2000, annotations={names.MEMORY_LIMIT: "5000Mi"})
+    await run(cluster, "other", mib=2000)
+
+    await ask(cluster, "other", "4000Mi")
+    assert resize_of(cluster, "other").refused == "at most 3000Mi fit on the pod's card now"
+    await ask(cluster, "p", "6000Mi")
+    found = resize_of(cluster, "p")
+    assert found.refused == "more than the 5000Mi that the pod may use at most"
+    await ask(cluster, "p", "5000Mi")
+    assert mib_of(resize_of(cluster, "p").granted) == 5000
+    cluster.see("p")
+    assert held(cluster) == 7000
 
 
 async def test_what_does_not_fit_is_refused_with_the_largest_size_that_does() -> None:

@@ -138,7 +138,7 @@ class ApiGate:
         self.writes: list[Write] = []
         self.url = ""
         self._server = urlsplit(server)
-        self._tls = ca_file and ssl.create_default_context(cafile=str(ca_file))
+        self._tls = None if ca_file is None else ssl.create_default_context(cafile=str(ca_file))
         self._trap: _Trap | None = None
         self._delay: Trigger | None = None
         self._delayed = b""

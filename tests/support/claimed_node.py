@@ -193,3 +193,14 @@ async def listed_cards(node: RealNode, pod: Json) -> Mapping[str, frozenset[str]
 async def claim_uids(node: RealNode) -> set[str]:
     listed = await node.client.list(RESOURCE_CLAIMS)
     return {decode_object(raw)["metadata"]["uid"] for raw in listed.items}
+
+
+async def wait_bound(node: RealNode, pods: Sequence[Json]) -> None:
+    """Wait until kube-scheduler has bound all of *pods*."""
+    wanted = {pod["metadata"]["uid"] for pod in pods}
+
+    async def bound() -> bool:
+        found = await node.pods()
+        return all(found[uid]["spec"].get("nodeName") for uid in wanted)
+
+    await until(bound, what=f"{len(wanted)} pods are bound", limit_s=30)

@@ -15,6 +15,8 @@ from fracgpu.doctor.facts import (
     CertificatesFact,
     Facts,
     PrometheusFact,
+    Unread,
+    name_of,
 )
 from fracgpu.doctor.finding import Finding, Result
 from fracgpu.doctor.measurements import SERIES
@@ -189,3 +191,39 @@ def found_by(name: str, facts: Facts) -> Finding:
     """Return the one finding of the check called *name*."""
     (finding,) = result_of(name, facts).findings
     return finding
+
+
+def a_class(name: str) -> Json:
+    return {"metadata": {"name": name}, "spec": {}}
+
+
+def cards_of(node: str, **device: Any) -> Json:
+    devices = [{"name": "gpu-0", **({"allowMultipleAllocations": True} | device)}]
+    return {
+        "metadata": {"name": f"{node}-{names.DRA_DRIVER}"},
+        "spec": {"driver": names.DRA_DRIVER, "nodeName": node, "devices": devices},
+    }
+
+
+def with_claims(**changed: Any) -> Facts:
+    """Return the facts of a healthy installation whose wiring is claims."""
+    plain = healthy()
+    assert not isinstance(plain.deployments, Unread)
+    assert not isinstance(plain.config_maps, Unread)
+    maps = [
+        {**body, "data": {**body["data"], "wiring": "claims"}}
+        for body in plain.config_maps
+        if name_of(body) == names.CONFIG_MAP
+    ]
+    facts: dict[str, Any] = {
+        "config_maps": tuple(maps),
+        "deployments": tuple(
+            body for body in plain.deployments if name_of(body) != names.REBALANCER
+        ),
+        "slices": (a_slice("fracgpu-webhook-x2c4f", "10.1.0.3", service="fracgpu-webhook"),),
+        "leases": (a_lease("fracgpu-scheduler-extender", LEADER),),
+        "scheduler_configurations": {},
+        "device_classes": (a_class("fracgpu"), a_class("fracgpu-placed")),
+        "card_slices": (cards_of(NODE),),
+    }
+    return healthy(**{**facts, **changed})

@@ -70,16 +70,16 @@ class Harness:
 
 @asynccontextmanager
 async def policed_harness(
-    tmp_path: Path, *, flags: Mapping[str, str | None] | None = None
+    tmp_path: Path, *, flags: Mapping[str, str | None] | None = None, folder: Path = DEPLOY
 ) -> AsyncIterator[Harness]:
-    """Run everything of deploy/ on a real kube-apiserver, with its policies in force."""
+    """Run everything of *folder* on a real kube-apiserver, with its policies in force."""
     async with real_api_server(tmp_path, flags=flags) as api, AsyncExitStack() as clients:
         kubectl = Kubectl.find(api.kubeconfig(tmp_path / "admin.kubeconfig"))
         opened = connect_to(api.url, token=api.token, ca_file=api.ca_file)
         admin = await clients.enter_async_context(opened)
         for node in ("n1", "n2"):
             await admin.create(NODES, a_bare_node(node))
-        await kubectl("apply", "-k", str(DEPLOY))
+        await kubectl("apply", "-k", str(folder))
         await remove_template_webhooks(admin)
         await until(lambda: in_force(admin), what="the policies in force", limit_s=60)
         yield Harness(api=api, kubectl=kubectl, admin=admin, clients=clients)

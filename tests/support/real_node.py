@@ -292,11 +292,14 @@ class RealNode:
     async def create(self, body: Json) -> Json:
         return await self.client.create(PODS, body)
 
-    async def bind(self, pod: Json, **assigned: Sequence[tuple[CardUuid, int]]) -> None:
+    async def bind(
+        self, pod: Json, borrow_mib: int = 0, /, **assigned: Sequence[tuple[CardUuid, int]]
+    ) -> None:
         """Bind a pod with its assignment, as the extender does: (card, MiB) by container."""
         assignment = {
             container.replace("_", "-"): tuple(
-                Slice(card=card, mib=Mib(mib)) for card, mib in parts
+                Slice(card=card, mib=Mib(mib), most_mib=Mib(mib + borrow_mib))
+                for card, mib in parts
             )
             for container, parts in assigned.items()
         }

@@ -104,8 +104,9 @@ def stored(pod: Json, outcome: AdmissionResult) -> Json:
         result = json_patch(result, list(msgspec.to_builtins(outcome.edits)))
     spec = result["spec"]
     for container in (*(spec.get("initContainers") or ()), *spec["containers"]):
-        for amounts in (container.get("resources") or {}).values():
-            for key in amounts or {}:
+        resources = container.get("resources") or {}
+        for amounts in (resources.get("limits") or {}, resources.get("requests") or {}):
+            for key in amounts:
                 amounts[key] = canonical(amounts[key])
     return result
 

@@ -71,6 +71,37 @@ async def test_pods_are_granted_refused_and_guarded_through_the_api_server(
         await cluster.create(a_pod(fraction="0.5"), name="asks")
 
 
+async def test_where_kube_scheduler_allocates_the_cards_each_pod_names_a_claim_of_its_own(
+    cluster: Harness,
+) -> None:
+    meta = {"name": names.CONFIG_MAP, "namespace": cluster.settings.namespace}
+    await cluster.client.create(CONFIGMAPS, {"metadata": meta, "data": {"wiring": "claims"}})
+    await register(cluster.client, a_sharing_node("gpu-1"))
+    async with running(cluster):
+        await cluster.give_certificate()
+        await says(cluster, "200")
+        await cluster.register()
+
+        limits = {"limits": {names.GPU_MEM: "8000"}}
+        stored = [
+            await cluster.create(a_pod(fraction="0.5"), name="one"),
+            await cluster.create(a_pod(a_container(resources=limits)), name="two"),
+        ]
+        with pytest.raises(KubeError, match="want no gang: with `wiring: claims`"):
+            await cluster.create(a_pod(fraction="0.5", gang="a/2"), name="three")
+    infos = [decode_pod_info(json.dumps(pod).encode()) for pod in stored]
+    assert len({info.device_claim for info in infos}) == 2
+    for pod, info, mib in zip(stored, infos, (12_000, 8_000), strict=True):
+        assert pod["spec"]["schedulerName"] == "default-scheduler"
+        assert "affinity" not in pod["spec"]
+        resources = pod["spec"]["containers"][0]["resources"]
+        assert resources["claims"] == [{"name": "fracgpu", "request": "train"}]
+        assert names.GPU_MEM not in {**resources.get("limits", {}), **resources.get("requests", {})}
+        assert info.device_claim.startswith(names.CLAIM_PREFIX)
+        assert info.need is not None
+        assert [each.mib for each in info.need.containers] == [mib]
+
+
 async def test_a_grant_in_flight_keeps_what_it_says_when_the_certificate_is_renewed(
     cluster: Harness,
 ) -> None:

@@ -27,6 +27,8 @@ class DecisionContext(msgspec.Struct, frozen=True, kw_only=True):
         config: the administrator's configuration.
         namespace_labels: of the object's namespace; they enable dialects.
         seal: signs the grant, so that nobody else can write it.
+        claim: the name that a pod's ResourceClaim gets if it is granted something now; empty where
+            pods get limits instead, which kubelet counts.
     """
 
     classes: Sequence[CardClass] | None
@@ -36,3 +38,4 @@ class DecisionContext(msgspec.Struct, frozen=True, kw_only=True):
     declared: Callable[[NodeRules], Sequence[CardClass]] = lambda _: ()
     namespace_labels: Mapping[str, str] = NO_LABELS
     seal: Seal = NO_SEAL
+    claim: str = ""

@@ -32,6 +32,18 @@ from fracgpu.request.grant_note import (
 )
 from fracgpu.request.need import PodRequest
 from webhook.admission.bounds import check_bounds, requests_cards
+from webhook.admission.claims import (
+    added_up,
+    adds_up,
+    claim_edits,
+    limits_to_remove,
+    refuse_others_claims,
+    refuse_too_large,
+    refuse_unsupported,
+    side_by_side,
+    specs_as_granted,
+    warnings_about,
+)
 from webhook.admission.context import DecisionContext
 from webhook.admission.limit_range import blame_limit_range
 from webhook.admission.pod_edits import (
@@ -92,6 +104,8 @@ def admit_create(pod: Pod, context: DecisionContext) -> AdmissionResult:
         _refuse_reserved_keys(pod)
         translation = _translate(pod, config, context.namespace_labels)
         said = _said(pod)
+        sealed = _sealed(said, context)
+        _refuse_others_claims(pod, sealed, context)
         if translation.request is None:
             _refuse_forged(pod, said, None)
             return Allowed(warnings=(*misplaced, *translation.warnings))
@@ -101,15 +115,36 @@ def admit_create(pod: Pod, context: DecisionContext) -> AdmissionResult:
         refuse_chosen_cards(pod)
         if context.classes is None:
             return NOT_READ_YET
-        sealed = said if said is not None and context.seal.holds(said) else None
         selected = _selected(pod, context, said)
         granted = _grant(pod, translation, context, selected, sealed=sealed)
+        _refuse_no_claim(pod, translation, granted, context)
         if names.GRANTED in pod.annotations:
             _refuse_forged(pod, said, _described(granted, translation))
     except RequestError as error:
         reason = blame_limit_range(error, pod.annotations)
         return Denied(message=str(reason), dialect=OURS if requests_cards(pod) else OTHER)
     return _decision(pod, translation, granted, context, misplaced, sealed=sealed)
+
+
+def _refuse_others_claims(pod: Pod, sealed: GrantNote | None, context: DecisionContext) -> None:
+    if context.claim:
+        refuse_others_claims(pod, sealed)
+
+
+def _refuse_no_claim(
+    pod: Pod, translation: Translation, granted: Grant, context: DecisionContext
+) -> None:
+    """Raise if no claim can stand for a grant."""
+    if context.claim:
+        refuse_unsupported(pod, translation.annotations)
+        refuse_too_large(granted.need)
+
+
+def _sealed(said: GrantNote | None, context: DecisionContext) -> GrantNote | None:
+    """Return the pod's grant if the webhook wrote it in this request, for this wiring."""
+    if said is None or bool(said.data.claim) != bool(context.claim):
+        return None
+    return said if context.seal.holds(said) else None
 
 
 def _decision(
@@ -123,16 +158,29 @@ def _decision(
 ) -> AdmissionResult:
     """Return the decision that writes a grant; *sealed* is the one that the pod has already."""
     config = context.config
-    required = requirements(granted, pools=context.pools, classes=context.classes or ())
+    with_claim = bool(context.claim)
+    # The shortlist of a claim says where its pod can run; an open claim says which cards would do.
+    required = (
+        ()
+        if with_claim
+        else requirements(granted, pools=context.pools, classes=context.classes or ())
+    )
+    shared = [need.name for need in granted.need.containers]
+    removals: Mapping[str, tuple[str, ...]] = translation.removals
+    if with_claim:
+        removals = limits_to_remove(pod, shared, removals)
     tolerated = _tolerated(granted, context) if sealed is None else sealed.data.tolerates
-    to_scheduler = _scheduler_edits(pod, config, foreign=translation.foreign_scheduler)
+    to_scheduler = _scheduler_edits(
+        pod, config, foreign=translation.foreign_scheduler, with_claim=with_claim
+    )
     if sealed is None:
         note = with_changes(
             _described(granted, translation),
             requires=required,
             tolerates=tolerated,
             schedulers=(pod.spec.scheduler_name, config.scheduler_name) if to_scheduler else (),
-            removed=translation.removals,
+            removed=removals,
+            claim=context.claim,
         )
         text = context.seal.write(note)
     else:
@@ -145,10 +193,12 @@ def _decision(
         *container_edits(
             pod,
             granted,
-            translation.removals,
+            removals,
             template_mib=read_template_grant(pod.annotations),
             void_others=config.void_others,
+            amounts=not with_claim,
         ),
+        *(claim_edits(pod, shared, note.data.claim) if with_claim else ()),
         *node_edits(pod.spec.affinity, required),
         *toleration_edits(pod.spec.tolerations, tolerated),
         *to_scheduler,
@@ -160,7 +210,10 @@ def _decision(
     warnings = (
         *misplaced,
         *foreign,
-        *_warnings(pod, granted, config, translation.foreign_scheduler),
+        *_warnings(
+            pod, granted, config, foreign=translation.foreign_scheduler, with_claim=with_claim
+        ),
+        *(warnings_about(granted.need) if with_claim else ()),
     )
     dialect = translation.dialect or OURS
     if not edits:
@@ -199,14 +252,16 @@ def _described(granted: Grant, translation: Translation) -> GrantNote:
     return describe_grant(granted, dialect=translation.dialect, origin=translation.origin)
 
 
-def refuse_written_keys(pod: Pod) -> Denied | None:
-    """Return the denial of a new pod that has keys only FracGPU writes; None if it has none.
+def refuse_written_keys(pod: Pod, *, with_claims: bool) -> Denied | None:
+    """Return the denial of a new pod that has what only FracGPU writes; None if it has none.
 
     For pods whose requests are ignored.
     """
     try:
         _refuse_reserved_keys(pod)
         _refuse_forged(pod, _said(pod), None)
+        if with_claims:
+            refuse_others_claims(pod, None)
     except RequestError as error:
         return Denied(message=str(error))
     return None
@@ -239,6 +294,8 @@ def _grant(
     changed. An error names the keys that the pod's author wrote.
     """
     assert translation.request is not None  # noqa: S101 - called only for pods with a request
+    if context.claim and adds_up(translation.request):
+        return _grant_side_by_side(pod, translation, context, selected, sealed=sealed)
     assert context.classes is not None  # noqa: S101 - and once they are known
     request = translation.request
     classes, rule = context.classes, context.config.card_classes
@@ -265,6 +322,28 @@ def _grant(
         # for a resource which its node lacks, and the others run.
         elsewhere = _grant(pod, translation, context, None, sealed=None)
         return msgspec.structs.replace(elsewhere, waits_for=str(error))
+
+
+def _grant_side_by_side(
+    pod: Pod,
+    translation: Translation,
+    context: DecisionContext,
+    selected: SelectedNodes | None,
+    *,
+    sealed: GrantNote | None,
+) -> Grant:
+    """Return the grant of a pod whose init containers hold their cards beside the others."""
+    assert translation.request is not None  # noqa: S101 - as in _grant
+    all_at_once = msgspec.structs.replace(translation, request=side_by_side(translation.request))
+    try:
+        return _grant(pod, all_at_once, context, selected, sealed=sealed)
+    except RequestError as error:
+        try:
+            elsewhere = msgspec.structs.replace(context, claim="")
+            _grant(pod, translation, elsewhere, selected, sealed=None)
+        except RequestError:
+            raise error from None
+        raise added_up(error) from error
 
 
 def _is_for_one_node(rules: NodeRules) -> bool:
@@ -303,7 +382,7 @@ def _translate(
 ) -> Translation:
     enabled = enabled_dialects(namespace_labels, cluster=config.dialects.dialects)
     pieces = PodForDialects(
-        containers=specs(pod),
+        containers=specs_as_granted(pod) if pod.spec.resource_claims else specs(pod),
         annotations=pod.annotations,
         labels=pod.labels,
         namespace_labels=namespace_labels,
@@ -403,27 +482,37 @@ def _refuse_foreign_scheduler(foreign: str, config: AdmissionConfig) -> None:
         )
 
 
-def _scheduler_edits(pod: Pod, config: AdmissionConfig, *, foreign: str) -> list[Edit]:
+def _scheduler_edits(
+    pod: Pod, config: AdmissionConfig, *, foreign: str, with_claim: bool
+) -> list[Edit]:
     if not config.scheduler_name or pod.spec.scheduler_name == config.scheduler_name:
         return []
-    if pod.spec.scheduler_name not in (*_DEFAULT_SCHEDULERS, foreign):
+    replaced = (*_DEFAULT_SCHEDULERS, foreign, *_absent(with_claim=with_claim))
+    if pod.spec.scheduler_name not in replaced:
         return []
     return [Edit(path="/spec/schedulerName", value=config.scheduler_name)]
 
 
-def _warnings(pod: Pod, granted: Grant, config: AdmissionConfig, foreign: str) -> tuple[str, ...]:
+def _absent(*, with_claim: bool) -> tuple[str, ...]:
+    """Return the scheduler of ours that there is not: a pod that names it would wait for ever."""
+    return (names.SCHEDULER_NAME,) if with_claim else ()
+
+
+def _warnings(
+    pod: Pod, granted: Grant, config: AdmissionConfig, *, foreign: str, with_claim: bool
+) -> tuple[str, ...]:
     found = []
-    mine = (*_DEFAULT_SCHEDULERS, config.scheduler_name)
+    mine = (*_DEFAULT_SCHEDULERS, config.scheduler_name, *_absent(with_claim=with_claim))
     if foreign and foreign not in mine:
         found.append(
             f"spec.schedulerName was '{foreign}', which does not know FracGPU's cards; it is "
             f"{config.scheduler_name} now, so that scheduler's queues and groups do not apply"
         )
     elif config.scheduler_name and pod.spec.scheduler_name not in mine:
+        able = "allocates ResourceClaims" if with_claim else "asks FracGPU's extender"
         found.append(
             f"spec.schedulerName is {pod.spec.scheduler_name[:80]!r}, which was left as it is: the "
-            "pod gets its card only if that scheduler asks FracGPU's extender, as "
-            f"{config.scheduler_name} does"
+            f"pod gets its card only if that scheduler {able}, as {config.scheduler_name} does"
         )
     if granted.for_pool:
         name = granted.card_class.name if granted.card_class is not None else ""

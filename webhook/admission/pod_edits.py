@@ -194,6 +194,8 @@ def node_edits(affinity: Affinity | None, wanted: Sequence[AddedRequirement]) ->
     does a selector without terms; both stay as they are, because a requirement added to them
     would make them match.
     """
+    if not wanted:
+        return []
     path = "/spec/affinity"
     new: object = {"nodeSelectorTerms": [{"matchExpressions": wanted}]}
     if affinity is None:
@@ -284,16 +286,18 @@ def container_edits(
     *,
     template_mib: Mapping[str, Mib],
     void_others: bool,
+    amounts: bool = True,
 ) -> list[Edit]:
     """Return the edits of the containers: amounts with a grant, no card without one.
 
     Args:
         pod: the pod with all containers of the grant.
         granted: its MiB and slots are written into limits and requests.
-        removals: by container name, another system's resources to remove.
+        removals: by container name, the resources to remove.
         template_mib: by container name, what we had written into the pod's template.
         void_others: keep containers without a grant from seeing all cards of the node: CUDA images
             set the variable to "all", and the runtime trusts it.
+        amounts: write them; not where a claim stands in their place.
     """
     needs = {need.name: need for need in granted.need.containers}
     edits: list[Edit] = []
@@ -302,6 +306,8 @@ def container_edits(
         if need is not None:
             if removals:
                 edits += removal_edits(pointer, container, removals)
+            if not amounts:
+                continue
             outdated = template_mib.get(need.name, need.total_mib) != need.total_mib
             path = f"{pointer}/resources"
             edits += _amount_edits(path, container.resources, need, overwrite=outdated)

@@ -21,11 +21,19 @@ class MalformedReviewError(Exception):
     """The body is not what the API server sends; the message says what was wanted."""
 
 
+class ContainerClaim(msgspec.Struct, frozen=True, gc=False):
+    """One of ``resources.claims``: an entry of the pod's ``resourceClaims``, or a part of it."""
+
+    name: str = ""
+    request: str = ""
+
+
 class Resources(msgspec.Struct, frozen=True, gc=False):
     """``resources`` of a container; quantities may be JSON numbers."""
 
     limits: dict[str, str | int | float] | None = None
     requests: dict[str, str | int | float] | None = None
+    claims: list[ContainerClaim] | None = None
 
 
 class EnvVar(msgspec.Struct, frozen=True, gc=False):
@@ -85,6 +93,19 @@ class PodOs(msgspec.Struct, frozen=True, gc=False):
     name: str = ""
 
 
+class PodClaim(msgspec.Struct, frozen=True, rename="camel", gc=False):
+    """One of ``spec.resourceClaims``."""
+
+    name: str = ""
+    resource_claim_name: str | None = None
+
+
+class SchedulingGroup(msgspec.Struct, frozen=True, rename="camel", gc=False):
+    """``spec.schedulingGroup``."""
+
+    pod_group_name: str | None = None
+
+
 class PodSpec(msgspec.Struct, frozen=True, rename="camel"):
     """The fields of a pod's ``spec`` that admission reads."""
 
@@ -96,6 +117,8 @@ class PodSpec(msgspec.Struct, frozen=True, rename="camel"):
     os: PodOs | None = None
     affinity: Affinity | None = None
     tolerations: list[Toleration] | None = None
+    resource_claims: list[PodClaim] | None = None
+    scheduling_group: SchedulingGroup | None = None
 
     @property
     def required_nodes(self) -> NodeSelectorJson | None:

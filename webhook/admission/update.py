@@ -13,6 +13,11 @@ from fracgpu.request.grant_note import GrantData, GrantNote, read_grant_note
 from fracgpu.request.language import parse_request
 from fracgpu.units import parse_memory_mib
 from webhook.admission.bounds import check_bounds
+from webhook.admission.claims import (
+    claim_edits,
+    refuse_unsupported_keys,
+    specs_as_granted,
+)
 from webhook.admission.pod_edits import (
     Edit,
     node_edits,
@@ -21,7 +26,7 @@ from webhook.admission.pod_edits import (
     toleration_edits,
     write_patch,
 )
-from webhook.admission.review import Pod, places, specs
+from webhook.admission.review import Pod, places
 from webhook.admission.verdict import OURS, AdmissionResult, Allowed, Denied, Patched
 from webhook.admission_config import AdmissionConfig
 
@@ -50,10 +55,8 @@ def admit_update(
     """
     try:
         _refuse_forgery(old, new, user=user, config=config)
-        for key in _FIXED_KEYS:
-            wanted = "no change: a pod's request cannot change after creation"
-            _refuse_change(old, new, key, wanted=wanted, hint="create a new pod")
         granted = read_grant_note(old.annotations.get(names.GRANTED, ""))
+        _refuse_another_request(old, new, granted)
         added = () if granted is None else granted.data.requires
         rules = own_node_rules(new.spec, added)
         asks_anew = _ours(old.annotations) != _ours(new.annotations)
@@ -95,8 +98,16 @@ def _refuse_forgery(old: Pod, new: Pod, *, user: str, config: AdmissionConfig) -
             _refuse_change(old, new, key, wanted=f"no change: only {writer} writes it")
 
 
+def _refuse_another_request(old: Pod, new: Pod, granted: GrantNote | None) -> None:
+    for key in _FIXED_KEYS:
+        wanted = "no change: a pod's request cannot change after creation"
+        _refuse_change(old, new, key, wanted=wanted, hint="create a new pod")
+    if granted is not None and granted.data.claim:
+        refuse_unsupported_keys(new.annotations, old.annotations)
+
+
 def _refuse_unreadable(pod: Pod) -> None:
-    parse_request(pod.annotations, specs(pod))
+    parse_request(pod.annotations, specs_as_granted(pod))
     if (size := pod.annotations.get(names.RESIZE)) is not None:
         parse_memory_mib(size, field=names.RESIZE)
 
@@ -139,6 +150,8 @@ def _put_back(new: Pod, granted: GrantNote) -> tuple[Edit, ...]:
         edits.append(Edit(path="/spec/schedulerName", value=data.schedulers[1]))
     for pointer, container in places(new) if data.removed else ():
         edits += removal_edits(pointer, container, data.removed)
+    if data.claim:
+        edits += claim_edits(new, data.containers, data.claim)
     return tuple(edits)
 
 

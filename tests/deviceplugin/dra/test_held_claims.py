@@ -132,6 +132,19 @@ async def test_while_the_api_server_is_away_the_pods_are_not_known() -> None:
         assert rig.assigned(pod) == HELD
 
 
+async def test_one_pod_whose_claim_is_unread_does_not_hold_up_the_others() -> None:
+    pod, late = pod_body(), pod_body("late")
+    async with a_rig(FakeApi(pod, claims=[a_claim(pod)])) as rig:
+        await rig.sees(pod)
+        rig.api.down = True
+
+        rig.held.observe(change(late))
+        await rig.clock.wait_for_sleepers(1)
+
+        assert rig.held.complete
+        assert set(rig.held.settled) == {"uid-train-0"}
+
+
 async def test_a_pod_that_ends_while_its_claim_is_read_holds_nothing() -> None:
     pod = pod_body()
     async with a_rig(FakeApi(pod, claims=[a_claim(pod)])) as rig:

@@ -67,6 +67,7 @@ async def a_rig(*cards: Card, listed: bool = True) -> Rig:
         withheld=lambda: state.get("withheld"),
         unsure=lambda: state.get("unsure"),
         isolation=lambda: ["mps"],
+        card_class=lambda: "a30",
         clock=clock,
         metrics=DevicePluginMetrics(CollectorRegistry()),
     )
@@ -93,6 +94,7 @@ async def test_the_nodes_own_slice_has_its_cards() -> None:
     assert (owner["kind"], owner["name"], owner["uid"]) == ("Node", NODE, "uid-of-the-node")
     assert (found["spec"]["nodeName"], rig.devices()) == (NODE, ["gpu-a", "gpu-b"])
     assert found["spec"]["devices"][0]["attributes"]["isolation"] == {"string": "mps"}
+    assert found["spec"]["devices"][0]["attributes"]["cardClass"] == {"string": "a30"}
     assert (rig.publisher.published, rig.publisher.problem) == (True, None)
 
 

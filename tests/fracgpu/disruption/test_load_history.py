@@ -143,6 +143,17 @@ def test_what_was_so_for_half_an_hour_makes_no_card_fuller_of_pods_than_the_one_
     assert gain(36, beside=4) > 0
 
 
+def test_pods_that_each_came_on_once_and_went_off_once_have_no_rhythm() -> None:
+    rng = np.random.default_rng(5)
+    pods = []
+    for number in range(40):
+        before, after = rng.integers(1, 9), rng.integers(10, 18)
+        load = np.where((np.arange(18) >= before) & (np.arange(18) < after), 0.4, 0.05)
+        pods.append((number, list(load if number % 2 else 0.45 - load)))
+
+    assert a_model(*pods, cards=40).rhythm < 0.2
+
+
 def test_loads_that_were_steady_and_then_vary_have_no_rhythm_yet() -> None:
     rng = np.random.default_rng(4)
     noise = rng.normal(0, 0.01, (30, 18))

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from cli.commands.run import ROLES
+from component.wiring import Wiring
+from fracgpu import names
 from simulator.demo.service_accounts import account_of, deployed, user_of, write_kubeconfig
 
 
@@ -26,3 +28,19 @@ def test_a_kubeconfig_holds_a_token_and_is_for_its_owner_alone(tmp_path: Path) -
     assert path.stat().st_mode & 0o777 == 0o600
     assert content["users"][0]["user"] == {"token": "t0k3n"}
     assert content["clusters"][0]["cluster"]["certificate-authority"] == "/ca.crt"
+
+
+def test_with_the_wiring_by_claims_the_component_is_applied_as_kustomize_does() -> None:
+    (config,) = [
+        each
+        for each in deployed("ConfigMap", Wiring.CLAIMS)
+        if each["metadata"]["name"] == names.CONFIG_MAP
+    ]
+    assert config["data"]["wiring"] == "claims"
+    classes = {each["metadata"]["name"] for each in deployed("DeviceClass", Wiring.CLAIMS)}
+    assert classes == {names.DEVICE_CLASS, names.DEVICE_CLASS_PLACED}
+    roles = {each["metadata"]["name"]: each for each in deployed("ClusterRole", Wiring.CLAIMS)}
+    assert "fracgpu-rebalancer" not in roles
+    assert "pods/binding" not in json.dumps(roles["fracgpu-scheduler"]["rules"])
+    assert "resourceslices" in json.dumps(roles["fracgpu-deviceplugin"]["rules"])
+    assert deployed("DeviceClass") == []

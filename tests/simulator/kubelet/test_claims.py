@@ -53,6 +53,7 @@ class FakeDriver(services.DRAPluginServicer, registration_services.RegistrationS
     prepared: list[str] = field(default_factory=list)
     given_back: list[str] = field(default_factory=list)
     requests: tuple[str, ...] = ("main",)
+    leave_socket: bool = False
 
     async def GetInfo(self, request: Any, context: Any) -> Any:
         return registration.PluginInfo(
@@ -110,7 +111,10 @@ class FakeDriver(services.DRAPluginServicer, registration_services.RegistrationS
             yield
         finally:
             await server.stop(None)
-            self.socket.unlink(missing_ok=True)
+            if not self.leave_socket:
+                self.socket.unlink(missing_ok=True)
+            else:
+                self.socket.touch()  # as a process that was killed leaves it
 
     @property
     def socket(self) -> Path:
@@ -276,8 +280,9 @@ async def test_without_its_driver_a_pod_waits(kube: KubeClient) -> None:
             await rig.wait_running(pod)
 
 
+@pytest.mark.parametrize("leave_socket", [False, True])
 async def test_slices_are_deleted_at_the_start_and_when_a_driver_stays_away(
-    kube: KubeClient,
+    kube: KubeClient, leave_socket: bool
 ) -> None:
     await kube.create(RESOURCE_SLICES, a_device_slice("n", a_device("gpu-a")))
     await kube.create(RESOURCE_SLICES, a_device_slice("other", a_device("gpu-b")))
@@ -293,6 +298,7 @@ async def test_slices_are_deleted_at_the_start_and_when_a_driver_stays_away(
             async with driver.serving():
                 await until_true(lambda: bool(driver.registered), what="the driver is registered")
                 await kube.create(RESOURCE_SLICES, a_device_slice("n", a_device("gpu-a")))
+                driver.leave_socket = leave_socket
             await until(lambda: only_other(kube), what="the driver's slice is gone")
             running.cancel()
 

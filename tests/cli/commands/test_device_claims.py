@@ -1,0 +1,103 @@
+"""What commands say where pods hold cards by claims, against a live API server."""
+
+import asyncio
+
+import msgspec
+
+from cli.commands.cards import main as cards
+from cli.commands.cards import watch_fleet
+from cli.commands.explain import main as explain
+from cli.fleet import Fleet
+from cli.main import DONE, FAILED
+from cli.removal import find_holders
+from fracgpu.cards.card import CardUuid
+from fracgpu.device_claims.claims import claim_of
+from fracgpu.state.pod_info import PodInfo, decode_pod_info
+from kube.client import KubeClient
+from kube.kinds import PODS, RESOURCE_CLAIMS
+from process.clock import SystemClock
+from tests.cli.live_cluster import NODE, Cli, furnish
+from tests.support.claims import a_claiming_pod, allocated
+from tests.support.waiting import until_true
+
+CARD = CardUuid(f"GPU-{NODE}-1")
+
+
+async def claiming(client: KubeClient, name: str, mib: int) -> PodInfo:
+    pod = a_claiming_pod(name, mib, claim=f"fracgpu-{name}")
+    created = await client.create(PODS, pod, namespace="default")
+    return decode_pod_info(msgspec.json.encode(created))
+
+
+async def claim(client: KubeClient, pod: PodInfo, *, listed: bool = True) -> None:
+    assert pod.need is not None
+    cards = {"train": [CARD]} if listed else None
+    body = claim_of(pod.record, pod.device_claim, pod.need, cards)
+    await client.create(RESOURCE_CLAIMS, body, namespace="default")
+
+
+async def allocate(client: KubeClient, pod: PodInfo) -> None:
+    """Allocate the claim of a pod and bind it, as kube-scheduler does."""
+    namespace, name = pod.record.namespace, pod.record.name
+    made = await client.get_object(RESOURCE_CLAIMS, pod.device_claim, namespace=namespace)
+    found = allocated(made, {"train": [CARD]}, node=NODE, pod=pod.record)
+    await client.replace(RESOURCE_CLAIMS, found, subresource="status")
+    target = {"kind": "Node", "name": NODE}
+    binding = {"metadata": {"uid": pod.record.uid}, "target": target}
+    await client.bind(binding, namespace=namespace, name=name)
+
+
+async def test_cards_are_held_by_claims(cli: Cli) -> None:
+    await furnish(cli.kube)
+    pod = await claiming(cli.kube, "chat", 9_000)
+    await claim(cli.kube, pod)
+    await allocate(cli.kube, pod)
+
+    assert await cli.call(cards) == DONE
+
+    _, first, second = cli.read().out.splitlines()
+    assert "0/24000" in first
+    assert second.split()[-1] == "default/chat=9000"
+    assert await find_holders(cli.kube) == ["default/chat"]
+
+
+async def test_watching_shows_what_is_allocated(kube: KubeClient) -> None:
+    await furnish(kube)
+    shown: list[Fleet] = []
+    async with asyncio.TaskGroup() as group:
+        watching = group.create_task(
+            watch_fleet(kube, SystemClock(), shown.append, node=NODE), name="watch"
+        )
+        await until_true(lambda: bool(shown), what="the first picture")
+        pod = await claiming(kube, "chat", 9_000)
+        await claim(kube, pod)
+        await allocate(kube, pod)
+        await until_true(lambda: shown[-1].held_mib == 9_000, what="the new claim is shown")
+        watching.cancel()
+
+
+async def test_a_running_pod_names_its_card(cli: Cli) -> None:
+    await furnish(cli.kube)
+    pod = await claiming(cli.kube, "chat", 9_000)
+    await claim(cli.kube, pod)
+    await allocate(cli.kube, pod)
+
+    assert await cli.call(explain, "chat") == DONE
+
+    assert "card 1" in cli.read().out
+
+
+async def test_a_waiting_pod_says_how_far_its_claim_has_come(cli: Cli) -> None:
+    await furnish(cli.kube)
+    await claiming(cli.kube, "none", 9_000)
+    await claim(cli.kube, await claiming(cli.kube, "listed", 9_000))
+    await claim(cli.kube, await claiming(cli.kube, "open", 30_000), listed=False)
+
+    assert await cli.call(explain, "none") == DONE
+    assert "claim fracgpu-none is not made yet" in cli.read().out
+    assert await cli.call(explain, "listed") == DONE
+    assert "claim fracgpu-listed lists 1 card" in cli.read().out
+    assert await cli.call(explain, "open") == FAILED
+    out = cli.read().out
+    assert "claim fracgpu-open is open, because no card fitted when it was made" in out
+    assert "schedulerName" not in out

@@ -1,0 +1,125 @@
+"""The node agent with claims, between a simulated kubelet and the embedded API server."""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fracgpu import names
+from kube.client import KubeClient
+from kube.kinds import NODES, PODS, RESOURCE_SLICES
+from kube.objects import decode_object
+from simulator.apiserver.server import ApiServer
+from tests.support.core import a_need, a_pod_need
+from tests.support.node import a_node
+from tests.support.simulated_claims import ClaimsWorld, a_claims_world, a_granted_pod
+from tests.support.waiting import until
+
+Json = dict[str, Any]
+
+NEED = a_pod_need(a_need(3000, name="train"))
+
+
+@pytest.fixture
+async def world(api: ApiServer, kube: KubeClient, tmp_path: Path) -> AsyncIterator[ClaimsWorld]:
+    async with a_claims_world(kube, api.kubeconfig(tmp_path / "kubeconfig")) as world:
+        world.start_leader("one")
+        yield world
+
+
+async def devices(kube: KubeClient) -> list[str]:
+    """Return the devices of all slices."""
+    slices: list[Json] = [decode_object(raw) for raw in (await kube.list(RESOURCE_SLICES)).items]
+    return [each["name"] for one in slices for each in one["spec"]["devices"]]
+
+
+async def test_people_find_the_cards_noted_on_the_pod_and_counted_in_the_metrics(
+    world: ClaimsWorld,
+) -> None:
+    async with a_node(world.kube, world.kubeconfig, claims=True) as node:
+        pod = await world.kube.create(PODS, a_granted_pod("one", NEED))
+        await node.wait_phase(pod, "Running")
+        (card,) = node.cards_of(pod)
+
+        async def noted() -> bool:
+            found = await world.kube.get_object(PODS, "one", namespace="default")
+            note = json.loads(found["metadata"]["annotations"].get(names.WIRED, "{}"))
+            return bool(note.get("train") == {"cards": [card], "isolation": "none"})
+
+        async def counted() -> bool:
+            lines = (await node.scrape())[1].splitlines()
+            return any('pod="one"' in line and card in line for line in lines)
+
+        async def ready() -> bool:
+            return (await node.scrape("/readyz"))[0] == 200
+
+        await until(noted, what="the pod says its card")
+        await until(counted, what="the metrics have the pod's share")
+        await until(ready, what="the agent is ready")
+        assert 'fracgpu_deviceplugin_identity{by="claims"} 1.0' in (await node.scrape())[1]
+
+
+async def test_a_card_that_an_operator_takes_out_of_service_leaves_the_slice_and_comes_back(
+    world: ClaimsWorld,
+) -> None:
+    async with a_node(world.kube, world.kubeconfig, claims=True) as node:
+        pod = await world.kube.create(PODS, a_granted_pod("one", NEED))
+        await node.wait_phase(pod, "Running")
+        (card,) = node.cards_of(pod)
+
+        async def annotate(uuids: str | None) -> None:
+            patch = {"metadata": {"annotations": {names.NODE_OUT_OF_SERVICE: uuids}}}
+            await world.kube.patch(NODES, node.name, patch)
+
+        async def offered() -> bool:
+            return card.lower() in await devices(world.kube)
+
+        async def withdrawn() -> bool:
+            return not await offered()
+
+        await annotate(card)
+        await until(withdrawn, what="the card has left the slice")
+        await node.wait_message(pod, f"its card {card} on {node.name} is unhealthy")
+
+        await annotate(None)
+        await until(offered, what="the card is in the slice again")
+
+
+async def test_a_node_that_stops_sharing_has_no_slice_and_no_specs(world: ClaimsWorld) -> None:
+    kube = world.kube
+    async with a_node(kube, world.kubeconfig, claims=True) as node:
+        pod = await kube.create(PODS, a_granted_pod("stays", NEED))
+        await node.wait_phase(pod, "Running")
+
+        async def none_offered() -> bool:
+            return not await devices(kube)
+
+        await kube.patch(NODES, node.name, {"metadata": {"labels": {names.SHARE_LABEL: None}}})
+        await until(none_offered, what="the slice is gone")
+        await node.stop_agent()
+
+        found = await kube.get_object(NODES, node.name)
+        assert names.NODE_CARDS not in found["metadata"].get("annotations", {})
+        assert list(node.folders.cdi.glob("*fracgpu*")) == []
+
+
+async def test_a_new_node_loses_its_startup_taint_once_its_slice_is_there(
+    world: ClaimsWorld,
+) -> None:
+    taint = {"key": names.STARTUP_TAINT, "effect": "NoSchedule"}
+
+    async with a_node(
+        world.kube, world.kubeconfig, name="new", claims=True, taints=(taint,)
+    ) as node:
+
+        async def started() -> bool:
+            found = await world.kube.get_object(NODES, "new")
+            return not found["spec"].get("taints")
+
+        await until(started, what="the start-up taint is gone")
+        assert names.GPU_MEM not in (await world.kube.get_object(NODES, "new"))["status"].get(
+            "capacity", {}
+        )
+        assert len(await devices(world.kube)) == len(node.cards)

@@ -1,0 +1,86 @@
+"""Readers of pods find in them what their claims hold."""
+
+import msgspec
+
+from fracgpu.cards.card import NodeCards
+from fracgpu.device_claims.holders import with_claims
+from fracgpu.k8s.container import ContainerKind, ContainerSpec
+from fracgpu.state.allocation import CardAllocation, PodRecord
+from fracgpu.state.pod_info import PodInfo, decode_pod_info
+from fracgpu.state.snapshot import allocation_of
+from fracgpu.units import Mib
+from tests.support.claims import a_claiming_pod, an_allocated_claim, decoded
+from tests.support.core import a_card, a_need, a_pod_need, a_record, on
+from tests.support.gpu import Json
+
+NODES = (NodeCards(node="n", cards=(a_card("GPU-a"), a_card("GPU-b", index=1))),)
+
+
+def a_pod(name: str = "p") -> PodInfo:
+    body = a_claiming_pod(name, claim=f"fracgpu-{name}")
+    body["metadata"]["uid"] = f"pod-{name}"
+    body["spec"]["nodeName"] = "n"
+    return decode_pod_info(msgspec.json.encode(body))
+
+
+def a_claim(pod: str = "p", *, name: str = "", mib: int = 1_000) -> Json:
+    record, need = a_record(f"pod-{pod}"), a_pod_need(a_need(mib, name="train"))
+    choice = on("GPU-a", mib, container="train")
+    return an_allocated_claim(record, need, choice, node="n", name=name or f"fracgpu-{pod}")
+
+
+def test_a_pod_holds_what_its_claim_was_allocated() -> None:
+    mine, other = a_pod(), a_pod("other")
+
+    found, untouched = with_claims([mine, other], [decoded(a_claim())], NODES)
+
+    assert found.record.assignment == on("GPU-a", 1_000, container="train")
+    assert allocation_of(found.record).by_card == {"GPU-a": CardAllocation(mib=Mib(1_000), slots=1)}
+    assert untouched is other
+
+
+def test_a_claim_that_users_made_is_held_by_the_pod_that_uses_it() -> None:
+    theirs = a_claim(name="mine")
+    del theirs["metadata"]["labels"]
+
+    (found,) = with_claims([a_pod()], [decoded(a_claim()), decoded(theirs)], NODES)
+
+    assert found.record.assignment is not None
+    assert set(found.record.assignment) == {"train", "mine/train"}
+    assert allocation_of(found.record).by_card["GPU-a"].mib == 2_000  # type: ignore[index]
+
+
+def test_a_card_that_is_not_known_is_a_problem_and_counts_as_the_most() -> None:
+    (found,) = with_claims([a_pod()], [decoded(a_claim())], ())
+
+    assert "no card of n" in found.record.problem
+    unplaced = allocation_of(found.record).unplaced
+    assert unplaced is not None
+    assert unplaced.mib == 1_000
+
+
+def test_all_requests_of_a_claim_count_at_once() -> None:
+    containers = (
+        ContainerSpec(name="warm-up", kind=ContainerKind.INIT),
+        ContainerSpec(name="train"),
+    )
+    both = {**on("GPU-a", 500, container="warm-up"), **on("GPU-a", 700, container="train")}
+    record = PodRecord(
+        uid="u", namespace="d", name="p", node="n", containers=containers, assignment=both
+    )
+
+    assert {card: held.mib for card, held in allocation_of(record).by_card.items()} == {
+        "GPU-a": 700
+    }
+    by_claim = PodRecord(
+        uid="u",
+        namespace="d",
+        name="p",
+        node="n",
+        containers=containers,
+        assignment=both,
+        by_claim=True,
+    )
+    assert {card: held.mib for card, held in allocation_of(by_claim).by_card.items()} == {
+        "GPU-a": 1_200
+    }
