@@ -101,7 +101,7 @@ async def test_a_driver_that_is_gone_for_every_card_is_begun_anew(standin: Stand
 async def test_a_call_that_hangs_ends_in_time_and_the_reader_recovers(
     nvml_library: Path, tmp_path: Path
 ) -> None:
-    async with a_standin(tmp_path, library=nvml_library, timeout_s=0.3) as standin:
+    async with a_standin(tmp_path, library=nvml_library, timeout_s=1.0) as standin:
         await standin.list_cards()
         standin.say({"hang.nvmlDeviceGetPowerUsage": 1})
         first, second = [(await standin.read())["errors"] for _ in range(2)]
@@ -113,7 +113,7 @@ async def test_a_call_that_hangs_ends_in_time_and_the_reader_recovers(
 
         await until(recovered, what="both cards are read again")
 
-    assert set(first.values()) == {"nvmlDeviceGetPowerUsage did not return in 0.3 s"}
+    assert set(first.values()) == {"nvmlDeviceGetPowerUsage did not return in 1 s"}
     assert set(second.values()) == {"nvmlDeviceGetPowerUsage has not returned yet"}
 
 
