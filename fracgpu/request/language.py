@@ -77,7 +77,7 @@ def parse_request(
     isolation = _isolations(annotations)
     parse_gang(annotations)
     rebalance = _choice(annotations, names.REBALANCE, Rebalance)
-    limits = {spec.name: parse_resource_limits(spec) for spec in containers}
+    limits = [(spec.name, *parse_resource_limits(spec)) for spec in containers]
     shares = _items(annotations, names.FRACTION, containers, _share)
     memories = _items(annotations, names.MEMORY, containers, _memory)
     most_shares = _items(annotations, names.FRACTION_LIMIT, containers, _share)
@@ -85,8 +85,7 @@ def parse_request(
     cores = _items(annotations, names.CORES, containers, _cores)
     cards = _items(annotations, names.CARDS, containers, _cards)
     slices = []
-    for spec in containers:
-        (mib, slots), name = limits[spec.name], spec.name
+    for spec, (name, mib, slots) in zip(containers, limits, strict=True):
         if name in shares and name in memories:
             raise RequestError(
                 field=names.FRACTION,
