@@ -11,13 +11,9 @@ by three forecasts:
 
 How much each counts is read from the history itself: whether pods that varied together in its first
 half did so in its second, and how well what a card's pods did an hour before predicted what they
-did. Load that is foreseen badly is therefore left alone, and steady load moved at once. What has
-been so for a time is expected to be so for about as long again; the rest of what counts is what a
-move costs where *pods change places*: from then on each does what any of them does. So a short
-history does not make a card fuller of pods than the one that it relieves, which costs for hours
-after their loads have changed. What moves saved in truth is read from the history as well: it says
-how far the next forecast is believed, and a move counts as one that saved nothing until it is known
-to have saved.
+did. Load that is foreseen badly is therefore left alone, and steady load moved at once. What moves
+saved in truth is read from the history as well: it says how far the next forecast is believed, and
+a move counts as one that saved nothing until it is known to have saved.
 """
 
 from collections.abc import Mapping, Sequence
@@ -134,12 +130,6 @@ class LoadModel:
                 for other in rows[:place]:
                     if self._at[one] == self._at[other]:
                         self._varies[self._at[one]] += 2 * self._together(one, other)
-        # [fewer, as many, more] and [card]: what counts of its load, were all pods equal.
-        count = np.bincount(self._at, minlength=cards) + np.array([[-1], [0], [1]])
-        mean, variance = (
-            float(of(self._demand)) if len(self._at) else 0.0 for of in (np.mean, np.var)
-        )
-        self._if_equal = self._bad_by_chance(self._rest + count * mean, count * variance)
 
     def expected(self, cards: NDArray[np.int64]) -> Floats:
         """Return the mean load of some cards, over the history."""
@@ -175,11 +165,7 @@ class LoadModel:
         )
         blend = share * now + (1 - share) * lasting
         # What costs more in the long run is not done for what is so now.
-        foreseen = np.where(lasting < -_TINY, np.minimum(blend, lasting), blend)
-        fewer, as_many, more = self._if_equal
-        equal = as_many[source] - fewer[source] - (more[cards] - as_many[cards])
-        changes = (1 - self.rhythm) * _HORIZON / (self._demand.shape[1] + _HORIZON)
-        found: Floats = (1 - changes) * foreseen + changes * np.minimum(foreseen, equal)
+        found: Floats = np.where(lasting < -_TINY, np.minimum(blend, lasting), blend)
         return found
 
     def saved_since(self, uid: str, source: int, *, spans: int) -> float | None:
@@ -266,8 +252,9 @@ class LoadModel:
         owners = np.array([self._owner[row] for row in most])
         differ = owners[:, np.newaxis] != owners[np.newaxis, :]
         first, second = (_covariance(half) for half in np.array_split(self._demand[most], 2, 1))
-        varied = (first**2)[differ].sum() * (second**2)[differ].sum()
-        return float(np.clip((first * second)[differ].sum() / (np.sqrt(varied) + _TINY), 0, 1))
+        return float(
+            np.clip((first * second)[differ].sum() / ((first**2)[differ].sum() + _TINY), 0, 1)
+        )
 
 
 def belief(outcomes: Sequence[tuple[float, float]]) -> float:
@@ -352,13 +339,6 @@ def _drawn(of_pods: Floats, spans: int) -> Floats:
 
 
 def _covariance(load: Floats) -> Floats:
-    """Return how pods vary together, their trends aside.
-
-    Who goes on and off has to go off after it came on: without a rhythm, too, the trends of any two
-    pods in one half agree as they do in the other.
-    """
-    at = np.arange(load.shape[1]) - (load.shape[1] - 1) / 2
     around = load - load.mean(1, keepdims=True)
-    around -= np.outer(around @ at / max(1.0, at @ at), at)
     found: Floats = around @ around.T / max(1, load.shape[1])
     return found

@@ -117,7 +117,7 @@ def test_pods_of_one_owner_that_peak_together_are_parted_although_others_do_so_b
     model = a_model(*((card, list(load)) for card, load in pods), owners="aaabcde", cards=4)
 
     with_its_own, with_a_stranger, with_three = saved(model, 1, 2, 3)
-    assert with_a_stranger > 0.01
+    assert with_a_stranger > 0.02
     assert with_a_stranger > with_its_own
     assert with_a_stranger > with_three
 
@@ -130,39 +130,6 @@ def test_a_rhythm_that_lasted_is_believed_and_chance_is_not() -> None:
 
     assert lasting.rhythm == pytest.approx(1)
     assert chance.rhythm < 0.4
-
-
-def test_what_was_so_for_half_an_hour_makes_no_card_fuller_of_pods_than_the_one_relieved() -> None:
-    def gain(spans: int, beside: int) -> float:
-        hot = [(0, steady(0.3, spans))] * 4
-        model = a_model(*hot, *[(1, steady(0.17, spans))] * beside)
-        return float(saved(model, 1)[0])
-
-    assert gain(3, beside=2) > 0
-    assert gain(3, beside=4) < 0
-    assert gain(36, beside=4) > 0
-
-
-def test_pods_that_each_came_on_once_and_went_off_once_have_no_rhythm() -> None:
-    rng = np.random.default_rng(5)
-    pods = []
-    for number in range(40):
-        before, after = rng.integers(1, 9), rng.integers(10, 18)
-        load = np.where((np.arange(18) >= before) & (np.arange(18) < after), 0.4, 0.05)
-        pods.append((number, list(load if number % 2 else 0.45 - load)))
-
-    assert a_model(*pods, cards=40).rhythm < 0.2
-
-
-def test_loads_that_were_steady_and_then_vary_have_no_rhythm_yet() -> None:
-    rng = np.random.default_rng(4)
-    noise = rng.normal(0, 0.01, (30, 18))
-    varied = np.cumsum(rng.normal(0, 0.1, (30, 18)), 1)
-    model = a_model(
-        *((n, list(load)) for n, load in enumerate(np.hstack((noise, varied)))), cards=30
-    )
-
-    assert model.rhythm < 0.1
 
 
 def test_load_that_comes_and_goes_is_left_where_it_would_meet_as_much() -> None:
