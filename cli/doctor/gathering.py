@@ -128,6 +128,7 @@ class Gatherer:
             ),
             config_mistakes=_config_mistakes(maps),
             ignored_keys=_ignored_keys(maps),
+            overcommits=_overcommits(maps),
             **found,
         )
 
@@ -281,10 +282,23 @@ def _ignored_keys(maps: Objects | Unread) -> tuple[str, ...] | Unread:
     """Return the keys that set nothing any more, unless something is wrong with the others."""
     if isinstance(maps, Unread):
         return maps
-    text = ((named(maps, names.CONFIG_MAP) or {}).get("data") or {}).get(config_keys.REBALANCER, "")
     with suppress(ValueError):
-        return parse_policy(text).ignored_keys
+        return parse_policy(_text_of(maps, config_keys.REBALANCER)).ignored_keys
     return ()
+
+
+def _overcommits(maps: Objects | Unread) -> bool | Unread:
+    """Report whether the limits of a card's containers are to exceed it."""
+    if isinstance(maps, Unread):
+        return maps
+    with suppress(ValueError):
+        return placement_config.parse_overcommit(_text_of(maps, config_keys.PLACEMENT)) > 1
+    return False
+
+
+def _text_of(maps: Objects, key: str) -> str:
+    data: Mapping[str, str] = (named(maps, names.CONFIG_MAP) or {}).get("data") or {}
+    return data.get(key, "")
 
 
 def _config_mistakes(maps: Objects | Unread) -> Mapping[str, str] | Unread | None:

@@ -32,7 +32,9 @@ class KernelEnforcer(Enforcer):
     """
 
     name = "kernel"
-    keeps_guarantees = True
+    # dmem.min makes room only for what dmem itself places. ROCm's KFD reserves memory before that,
+    # fails with ENOMEM where others have borrowed it, and evicts nobody: not shown on a card yet.
+    keeps_guarantees = False
 
     def __init__(self, root: Path, *, write: Callable[[Path, str], None] = write_line) -> None:
         self._root = root

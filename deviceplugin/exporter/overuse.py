@@ -72,8 +72,9 @@ def _over(snapshot: UsageSnapshot) -> Iterator[Overuse]:
     for use in snapshot.cards:
         for uid, parts in _by_pod(use).items():
             used_mib = sum(part.used_mib or 0.0 for part in parts)
-            # More than is guaranteed may be used only as far as it is limited.
-            limited = all(part.counted is not None for part in parts)
+            # More than is guaranteed may be used only as far as it is limited. A container that has
+            # ended uses nothing, and is not counted.
+            limited = all(part.counted is not None for part in parts if part.used_mib)
             mib = parts[0].pod_limit_mib if limited else parts[0].pod_mib
             if used_mib > max(mib * _MOST_RATIO, mib + _MOST_MIB):
                 yield Overuse(

@@ -227,6 +227,10 @@ def _placement_rules(state: DisruptionState, candidate: PlacedPod) -> _Rules:
         (need is None or not need.containers, HoldReason.NEED_UNREADABLE),
         (bool(pod.record.problem), HoldReason.ASSIGNMENT_UNREADABLE),
         (_was_resized(pod), HoldReason.RESIZED),
+        (
+            held is not None and any(part.borrow_mib for part in held.by_card.values()),
+            HoldReason.BURST,
+        ),
         (held is not None and len(held.by_card) > 1, HoldReason.SEVERAL_CARDS),
         (
             need is not None and any(container.cards > 1 for container in need.containers),

@@ -58,6 +58,7 @@ class HoldReason(Enum):
     NEED_UNREADABLE = "its request cannot be read"
     ASSIGNMENT_UNREADABLE = "its assignment cannot be read"
     RESIZED = "it was resized, and would get its original size back"
+    BURST = "it may use more than it is guaranteed, and a move reserves only that"
     SEVERAL_CARDS = "it holds several cards"
     OTHER_SCHEDULER = "another scheduler would place its replacement"
     UNJUDGED = "it has scheduling constraints that FracGPU does not evaluate"

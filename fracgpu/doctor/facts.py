@@ -113,6 +113,7 @@ class Facts:
         scheduler_configurations: by ``ConfigMap NAME, key KEY``: what kube-scheduler reads there.
         config_mistakes: of ``fracgpu-config``: the mistakes of each key; None: no such ConfigMap.
         ignored_keys: of ``fracgpu-config``: what the rebalancer's key has from earlier versions.
+        overcommits: whether ``fracgpu-config`` has an ``overcommit`` above 1.
     """
 
     now: datetime
@@ -145,6 +146,7 @@ class Facts:
     device_classes: Objects | Unread = ()
     card_slices: Objects | Unread = ()
     claims: Objects | Unread = ()
+    overcommits: bool | Unread = False
 
 
 def name_of(body: Json) -> str:

@@ -137,6 +137,13 @@ def _configuration(facts: Facts) -> Iterator[Finding]:
             cure="remove them, and use aggressiveness; "
             "docs/rebalancer-settings.md#keys-of-earlier-versions",
         )
+    # Until a mechanism of the node agents has ``keeps_guarantees``.
+    if known(facts.overcommits):
+        yield warning(
+            f"{where}, key placement: overcommit has no effect: nothing is known to keep what is "
+            "guaranteed while others have borrowed it",
+            cure="remove it; docs/enforcement.md#burst",
+        )
 
 
 CHECKS: Final = (

@@ -115,6 +115,19 @@ async def test_settings_of_an_earlier_version_are_no_mistake_but_named(kube: Kub
     assert facts.ignored_keys == ("settleS", "tickS")
 
 
+@pytest.mark.parametrize(
+    ("placement", "expected"),
+    [("overcommit: 1.5", True), ("overcommit: 1", False), ("overcommit: much", False)],
+)
+async def test_an_overcommitment_above_one_is_told_from_none(
+    kube: KubeClient, placement: str, expected: bool
+) -> None:
+    config = a_config(names.CONFIG_MAP, placement=placement)
+    await kube.create(CONFIGMAPS, config, namespace=names.SYSTEM_NAMESPACE)
+
+    assert (await gathered(kube)).overcommits is expected
+
+
 async def test_workloads_are_read_only_where_kueue_admits_them(kube: KubeClient) -> None:
     for name, labels in (("queued", {"kueue.x-k8s.io/queue-name": "gpus"}), ("free", {})):
         body = {

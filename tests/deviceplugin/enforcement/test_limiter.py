@@ -190,6 +190,8 @@ def test_the_kernel_limits_what_the_driver_does_not(tmp_path: Path) -> None:
         gate=Gate(tmp_path, tmp_path / "gates", problem=lambda: None),
         root=tmp_path,
     )
+    # Neither is shown to keep a guarantee that others have borrowed.
+    assert not any(limiter.keeps_guarantees(card.uuid) for card in TWO)
     folder = tree.make(CONTAINER.cgroups_path)
     limiter.hold_back(CONTAINER, Adjustment())
     limiter.prove(CONTAINER, limiter.promised(POD, SLICES))

@@ -10,6 +10,7 @@ from deviceplugin.exporter.overuse import OveruseEvents, OveruseWatch
 from deviceplugin.exporter.usage import Counted, UsageSnapshot, build_usage_snapshot
 from fracgpu import names
 from fracgpu.cards.card import CardUuid
+from fracgpu.k8s.container import ContainerKind, ContainerSpec
 from fracgpu.state.allocation import Slice, write_assignment
 from fracgpu.units import Mib
 from tests.deviceplugin.builders import a_card, a_container, a_pod, an_inventory
@@ -143,18 +144,24 @@ def test_a_pod_that_is_gone_is_forgotten() -> None:
 def test_more_than_is_guaranteed_within_a_limit_that_stands_is_no_overuse() -> None:
     limits = GroupLimits(guaranteed_mib=Mib(1000), limit_mib=Mib(4000), used_mib=Mib(3900))
     part = Slice(card=A, mib=Mib(1000), most_mib=Mib(4000))
-    pod = a_pod(
-        "small", assigned={}, annotations={names.ASSIGNMENT: write_assignment({"train": (part,)})}
-    )
 
-    def named(counted: Counted) -> list[str]:
+    def named(counted: Counted, *containers: str) -> list[str]:
+        kinds = {"init": ContainerKind.INIT, "train": ContainerKind.APP}
+        pod = a_pod(
+            "small",
+            assigned={},
+            annotations={names.ASSIGNMENT: write_assignment(dict.fromkeys(containers, (part,)))},
+        )
+        specs = tuple(ContainerSpec(name=each, kind=kinds[each]) for each in containers)
+        record = replace(pod.record, containers=specs)
+        pod = replace(pod, record=record, container_ids={"train": "c1"})
         snapshot = build_usage_snapshot(
             taken_at_s=0.0,
             inventory=an_inventory(a_card("GPU-a")),
             samples=CardSamples(
                 samples={A: CardSample(processes=(CardProcess(pid=1, used_mib=Mib(3900)),))}
             ),
-            owners={1: Owner(pod_uid="uid-small")},
+            owners={1: Owner(pod_uid="uid-small", container_id="c1")},
             pods=[pod],
             counted=counted,
         )
@@ -163,5 +170,7 @@ def test_more_than_is_guaranteed_within_a_limit_that_stands_is_no_overuse() -> N
             watch.observe(snapshot, now_s=now_s)
         return [each.pod for each in watch.lasting]
 
-    assert named({("uid-small", "train", A): limits}) == []
-    assert named({}) == ["small"]
+    stands = {("uid-small", "train", A): limits}
+    assert named(stands, "train") == []
+    assert named(stands, "init", "train") == []  # the first has ended, and is not counted
+    assert named({}, "train") == named({}, "init", "train") == ["small"]

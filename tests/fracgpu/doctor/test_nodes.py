@@ -169,6 +169,14 @@ FAULTS = {
             "aggressiveness",
         ),
     ),
+    "an overcommitment that no mechanism can serve": (
+        "configuration",
+        healthy(overcommits=True),
+        (
+            "warning: ConfigMap fracgpu-system/fracgpu-config, key placement: overcommit has no",
+            "remove it",
+        ),
+    ),
     "no configuration": (
         "configuration",
         healthy(config_mistakes=None),
