@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
-from math import isfinite
 from typing import Any, Final
 
 from fracgpu.errors import shorten
@@ -81,7 +80,7 @@ def read_overcommit(placement: Mapping[str, object]) -> Fraction:
 def _overcommit(placement: Mapping[str, object]) -> Fraction | None:
     value = placement.get(_OVERCOMMIT, 1)
     # bool is an int to Python.
-    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return Fraction(str(value)) if 1 <= value <= _MOST_OVERCOMMIT else None
 

@@ -76,6 +76,7 @@ class ClaimOutcome(Enum):
 class WaitReason(Enum):
     """What a pod waits for; a metric label. Where nodes differ, the nearest to a fit counts."""
 
+    LIMITS = "limits"
     MEMORY = "memory"
     COMPUTE = "compute"
     TOGETHER = "together"

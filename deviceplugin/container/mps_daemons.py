@@ -229,13 +229,14 @@ class SurveyBesideDaemons:
     """Lists the cards, and lets the process end only where no daemon answers.
 
     A driver that hangs in the library may serve the daemons' clients nevertheless, and these would
-    end with the daemons. What the library knows of new cards can wait.
+    end with the daemons. What the library knows of new cards can wait. One answer that comes late
+    ends nothing either.
 
     Args:
         survey: lists them; it ends the process where the driver seems lost.
         daemons: those that are to stay.
         clock: paces the listings after that.
-        period_s: between two of these.
+        period_s: between two of these, and how long no daemon may answer.
     """
 
     def __init__(
@@ -256,14 +257,16 @@ class SurveyBesideDaemons:
         """List the cards until cancelled.
 
         Raises:
-            EndProcess: the driver seems lost, and no daemon answers.
+            EndProcess: the driver seems lost, and no daemon answers, nor after another period.
         """
         while True:
             try:
                 await self._survey.run()
             except EndProcess as end:
                 if not self._daemons.serve:
-                    raise
+                    await self._clock.sleep(self._period_s)
+                    if not self._daemons.serve:
+                        raise
                 if str(end) != self._ended:
                     log.warning("survey_goes_on_for_mps_clients", reason=str(end))
                 self._ended = str(end)

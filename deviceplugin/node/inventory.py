@@ -18,6 +18,7 @@ from deviceplugin.cards.interface import (
 from fracgpu.cards.card import Card, CardUuid, Health
 from fracgpu.units import Mib
 from process.clock import Clock
+from process.lifecycle import EndProcess
 
 log = structlog.get_logger()
 
@@ -200,6 +201,9 @@ class InventoryTracker:
             self._on_listed(False)  # noqa: FBT003 - a metric's value
             self._fail(str(error))
             return
+        except EndProcess as end:
+            self._problem = str(end)  # whoever runs us may go on
+            raise
         self._on_listed(True)  # noqa: FBT003 - a metric's value
         answers_again, self._problem = self._problem is not None, None
         self._failures = 0

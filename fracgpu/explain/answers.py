@@ -157,6 +157,7 @@ class SuggestionKind(Enum):
     SMALLER = "a smaller share"
     FEWER_CARDS = "fewer cards"
     LESS_COMPUTE = "less compute"
+    NO_LIMIT = "no limit above the request"
     OTHER_MODEL = "another model"
     LARGER_NODE = "a larger node"
 

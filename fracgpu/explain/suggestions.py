@@ -52,6 +52,7 @@ def suggest(
         *_smaller(pod, need, opened),
         *_fewer_cards(pod, need, opened),
         *_less_compute(pod, need, opened),
+        *_without_limits(need, opened),
         *_other_models(need, opened),
     ]
     if not found and not _fits_an_empty(need, everywhere):
@@ -135,6 +136,22 @@ def _less_compute(
         annotations=annotations,
         home=cards,
     )
+
+
+def _without_limits(need: PodNeed, nodes: Sequence[NodeInfo]) -> Iterator[Suggestion]:
+    used = {
+        names.FRACTION_LIMIT: any(part.most_share is not None for part in need.containers),
+        names.MEMORY_LIMIT: any(part.most_mib is not None for part in need.containers),
+    }
+    keys = " and ".join(key for key, present in used.items() if present)
+    bare = tuple(replace(part, most_share=None, most_mib=None) for part in need.containers)
+    cards = find_fitting_cards(replace(need, containers=bare), nodes) if keys else None
+    if cards is not None:
+        yield Suggestion(
+            kind=SuggestionKind.NO_LIMIT,
+            text=f"without {keys} it fits now: {cards.text}",
+            home=cards,
+        )
 
 
 def _other_models(need: PodNeed, nodes: Sequence[NodeInfo]) -> Iterator[Suggestion]:
@@ -336,30 +353,44 @@ def _in_the_way(node_info: NodeInfo, need: PodNeed, state: ClusterState) -> froz
     cards = cards_of([structs.replace(info, kept_for="") for info in infos]).at(0)
     costs = []
     for number in np.flatnonzero(suits(cards, need, CardRequest.of(most))).tolist():
-        info = infos[number]
-        uids = _cheapest(cards.at(np.array([number])), info, need, most, state)
+        info, card = infos[number], cards.at(np.array([number]))
+        capacity_mib = np.array(info.card.capacity_mib, np.int64)
+        limits = [int(CardRequest.of(part).limits_on(capacity_mib)) for part in need.containers]
+        asked = CardRequest.of(most)._replace(limit_mib=max(limits), limit_share=None)
+        uids = _cheapest(card, info, need, asked, state)
         costs.append((len(uids), info.held_mib, info.card.index, uids))
     costs.sort(key=lambda cost: cost[:3])
     return frozenset(uid for *_, uids in costs[: most.cards] for uid in uids)
 
 
 def _cheapest(
-    card: Cards, info: CardInfo, need: PodNeed, most: ContainerNeed, state: ClusterState
+    card: Cards, info: CardInfo, need: PodNeed, asked: CardRequest, state: ClusterState
 ) -> tuple[str, ...]:
     """Return pods of one card that make room for a container by ending."""
     by_pod = {uid: state.snapshot.pods[uid].by_card[info.card.uuid] for uid in sorted(info.pods)}
-    asked, leaving, left = CardRequest.of(most), dict[str, CardAllocation](), card
+    leaving, left = dict[str, CardAllocation](), card
     while by_pod and unfit_reasons(left, need, asked)[0] != USABLE:
-        need_mib = max(most.mib - int(left.free_mib[0]), 0)
-        need_cores = max(most.cores - int(left.free_cores[0]), 0)
+        need_mib = max(int(asked.mib) - int(left.free_mib[0]), 0)
+        need_cores = max(int(asked.cores) - int(left.free_cores[0]), 0)
+        need_limit_mib = max(int(asked.limit_mib) - int(left.free_limit_mib[0]), 0)
         enough = [
-            uid for uid, held in by_pod.items() if held.mib >= need_mib and held.cores >= need_cores
+            uid
+            for uid, held in by_pod.items()
+            if held.mib >= need_mib and held.cores >= need_cores
+            if held.limit_mib >= need_limit_mib
         ]
         # The smallest pod that is enough by itself, else the largest: few pods, and small ones.
         if enough:
             uid = min(enough, key=lambda pod: by_pod[pod].mib)
         else:
-            uid = max(by_pod, key=lambda pod: (min(by_pod[pod].cores, need_cores), by_pod[pod].mib))
+            uid = max(
+                by_pod,
+                key=lambda pod: (
+                    min(by_pod[pod].cores, need_cores),
+                    min(by_pod[pod].limit_mib, need_limit_mib),
+                    by_pod[pod].mib,
+                ),
+            )
         leaving[uid] = by_pod.pop(uid)
         left = card.without([tuple(leaving.values())])
     return tuple(leaving)

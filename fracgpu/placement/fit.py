@@ -43,6 +43,7 @@ class Obstacle(Enum):
     ``fracgpu explain`` gives the reason of each card.
     """
 
+    LIMITS = "limits too large together"
     MEMORY = "too little free memory"
     COMPUTE = "too little free compute or no free slot"
     TOGETHER = "too few cards that fit together"
@@ -79,7 +80,7 @@ class FitReason(Enum):
     WRONG_MODEL = "not a requested model", Obstacle.OTHER_CARDS
     WRONG_CLASS = "not the card size that the share was granted for", Obstacle.OTHER_CARDS
     TOO_LITTLE_FREE = "too little free memory", Obstacle.MEMORY, True
-    LIMITS_TOO_LARGE = "the limits of its pods would be too large together", Obstacle.MEMORY, True
+    LIMITS_TOO_LARGE = "the limits of its pods would be too large together", Obstacle.LIMITS, True
     TOO_FEW_CORES = "too little free compute", Obstacle.COMPUTE, True
     NO_FREE_SLOT = "all its slots are taken", Obstacle.COMPUTE, True
     CONTAINERS_CLASH = "its containers do not fit side by side", Obstacle.TOGETHER, True

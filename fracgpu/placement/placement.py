@@ -237,12 +237,9 @@ def cards_for_pod(matrix: NodeMatrix, need: PodNeed) -> Flags:
     fits: Flags = (matrix.node_state[: matrix.size] == SHARES)[:, np.newaxis]
     asked = [CardRequest.of(container) for container in need.containers]
     if len(asked) > 1:
-        limits = [
-            (part.kind, CardRequest.of(part).limits_on(cards.capacity_mib))
-            for part in need.containers
-        ]
-        limit_mib = np.zeros_like(cards.capacity_mib) + pod_resource_sum(limits, larger=np.maximum)
-        asked.append(CardRequest.of_all(allocation_on_one_card(need))._replace(limit_mib=limit_mib))
+        every = np.broadcast_to(np.arange(cards.state.shape[1]), cards.state.shape)
+        names = [container.name for container in need.containers]
+        asked.append(_peak(cards, need, dict.fromkeys(names, every)))
     for one in asked:
         fits = fits & (unfit_reasons(cards, need, one) == USABLE)
     return fits
@@ -346,7 +343,8 @@ class _Chooser:
 
     def chosen(self, cards: Cards, columns: _Columns) -> _Chosen:
         """Return a choice of cards with its score: the mean over its cards, by what is left."""
-        held, left_mib = _held(cards, columns), cards.free_mib - self._taken(cards, columns, "mib")
+        held = _held(cards, columns)
+        left_mib = cards.free_mib - _taken(cards, self.need, columns, "mib")
         total = (self._scores(cards, left_mib) * held).sum(1)
         mean = total / np.maximum(held.sum(1), 1)
         avoided: Flags = (held & cards.avoided).sum(1) > 0
@@ -367,7 +365,10 @@ class _Chooser:
         The second is lower for avoided cards than for any other, and infinitely low where the
         container does not fit. *alone* is where it fits by itself, if that is known.
         """
-        left = cards.less(*self._amounts(cards, before)) if before else cards
+        left = cards
+        if before:
+            taken = _peak(cards, self.need, before)
+            left = cards.less(taken.mib, taken.cores, taken.slots, taken.limit_mib)
         # An init container runs before the apps, so what they take does not count against it.
         asked = cards if container.kind is ContainerKind.INIT else left
         fits = alone
@@ -380,9 +381,7 @@ class _Chooser:
 
     def fit_together(self, cards: Cards, columns: _Columns) -> Flags:
         """Return the rows on which all containers that have cards fit on them side by side."""
-        mib, cores, slots, limit_mib = self._amounts(cards, columns)
-        asked = CardRequest(mib, cores, slots, limit_mib)
-        fits = unfit_reasons(cards, self.need, asked) == USABLE
+        fits = unfit_reasons(cards, self.need, _peak(cards, self.need, columns)) == USABLE
         together: Flags = (fits | ~_held(cards, columns)).all(1)
         return together
 
@@ -391,21 +390,25 @@ class _Chooser:
         score = self.scoring.score(left_mib / np.maximum(cards.capacity_mib, 1), cards.heat)
         return coolest_first(score, avoided=cards.avoided, heat=cards.heat)
 
-    def _taken(self, cards: Cards, columns: _Columns, amount: str) -> IntArray:
-        """Return what containers take of each card at their peak: an *amount* of `CardRequest`."""
-        parts = [
-            (part.kind, _flags(cards, columns[part.name]) * _amount(cards, part, amount))
-            for part in self.need.containers
-            if part.name in columns
-        ]
-        if len(parts) == 1:
-            return parts[0][1]
-        return np.zeros(cards.state.shape, np.int64) + pod_resource_sum(parts, larger=np.maximum)
 
-    def _amounts(self, cards: Cards, columns: _Columns) -> Iterator[IntArray]:
-        return (
-            self._taken(cards, columns, amount) for amount in ("mib", "cores", "slots", "limit_mib")
-        )
+def _peak(cards: Cards, need: PodNeed, columns: _Columns) -> CardRequest:
+    """Return what the containers that have cards take of each card at their peak."""
+    mib, cores, slots, limit_mib = (
+        _taken(cards, need, columns, amount) for amount in ("mib", "cores", "slots", "limit_mib")
+    )
+    return CardRequest(mib, cores, slots, limit_mib)
+
+
+def _taken(cards: Cards, need: PodNeed, columns: _Columns, amount: str) -> IntArray:
+    """Return what containers take of each card at their peak: an *amount* of `CardRequest`."""
+    parts = [
+        (part.kind, _flags(cards, columns[part.name]) * _amount(cards, part, amount))
+        for part in need.containers
+        if part.name in columns
+    ]
+    if len(parts) == 1:
+        return parts[0][1]
+    return np.zeros(cards.state.shape, np.int64) + pod_resource_sum(parts, larger=np.maximum)
 
 
 def _amount(cards: Cards, container: ContainerNeed, amount: str) -> IntArray | int:

@@ -62,9 +62,9 @@ _SIZED_S: Final = 60.0
 _MOST_KINDS: Final = 8
 # Sets of candidates that are remembered.
 _MOST_CANDIDATES: Final = 16
-# Pods that kube-scheduler asked about before the watch showed them; those that are gone by then
-# never leave by themselves.
-_MOST_EARLY: Final = 1_000
+# How long a pod that kube-scheduler asked about before the watch showed it is remembered. It asks
+# about every pod again within five minutes (podMaxInUnschedulablePodsDuration); later it is gone.
+_EARLY_S: Final = 600.0
 # So many pods are placed before other requests get their turn.
 _AT_ONCE: Final = 16
 
@@ -169,7 +169,7 @@ class Gangs:
         self.of_pod: dict[str, _Key] = {}
         self.pod_groups = PodGroups(self._ledger, strategy=strategy, choosers=choosers, clock=clock)
         self._candidates: dict[frozenset[str], tuple[str, ...]] = {}
-        self._early: dict[str, None] = {}
+        self._early: dict[str, float] = {}  # when it was last asked about; the latest last
         self._to_wake: dict[str, PodInfo] = {}
         self._work = asyncio.Event()
 
@@ -260,9 +260,9 @@ class Gangs:
 
     def _too_early(self, key: _Key, args: ExtenderArgs) -> FilterResult:
         """Refuse a pod that is not observed yet, or was deleted a moment ago."""
-        self._early[args.pod.record.uid] = None
-        if len(self._early) > _MOST_EARLY:
-            del self._early[next(iter(self._early))]
+        uid = args.pod.record.uid
+        self._early.pop(uid, None)
+        self._early[uid] = self._clock.monotonic()
         return _refusal(args, _waits(key[1], "the extender to observe the pod"))
 
     def _shared(self, nodes: tuple[str, ...]) -> tuple[str, ...]:
@@ -475,8 +475,10 @@ class Gangs:
                 await _wake(marker, pod)
 
     def expire(self) -> None:
-        """Drop rooms whose time is over."""
+        """Drop rooms and early pods whose time is over."""
         now_s = self._clock.monotonic()
+        while self._early and (oldest := next(iter(self._early.items())))[1] + _EARLY_S <= now_s:
+            del self._early[oldest[0]]
         for key, members in tuple(self._gangs.items()):
             room = members.room
             if room is not None and room.until_s <= now_s:

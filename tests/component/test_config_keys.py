@@ -79,7 +79,10 @@ def test_how_far_limits_may_exceed_a_card(text: str, times: int | Fraction) -> N
     parse_strategy(text)
 
 
-@pytest.mark.parametrize("value", ["0.9", "11", "true", "'2'", ".nan", ".inf", "[2]", "null"])
+@pytest.mark.parametrize(
+    "value",
+    ["0.9", "11", "true", "'2'", ".nan", ".inf", "-.inf", "[2]", "null", f"1{'0' * 400}"],
+)
 def test_what_is_no_overcommitment_is_refused_by_all_who_read_the_key(value: str) -> None:
     for parse in (parse_overcommit, parse_strategy):
         with pytest.raises(ValueError, match="overcommit is"):

@@ -18,6 +18,7 @@ from process.clock import SystemClock
 from process.lifecycle import EndProcess
 from process.settings import load
 from tests.deviceplugin.builders import FakeCards, a_card, a_tracker
+from tests.fakes.clock import VirtualClock
 from tests.support.mps import answering
 from tests.support.nvml import (
     MPS_CONTROL,
@@ -124,6 +125,68 @@ async def test_while_nvml_hangs_the_daemons_stay_as_long_as_they_answer(tmp_path
                 await until_true(lambda: survey.problem is None, what="it goes on", limit_s=60)
                 for task in tasks:
                     task.cancel()
+
+
+class LostCards(FakeCards):
+    """Cards whose driver may be lost from one listing to the next."""
+
+    lost = False
+
+    async def list_cards(self) -> CardList:
+        if self.lost:
+            raise EndProcess("the library is outdated")
+        return await super().list_cards()
+
+
+class SomeDaemons(MpsDaemons):
+    """Daemons of which one answers, or none does."""
+
+    answers = True
+
+    @property
+    def serve(self) -> bool:
+        return self.answers
+
+
+async def test_a_lost_driver_is_told_and_one_late_answer_does_not_end_the_process(
+    tmp_path: Path,
+) -> None:
+    clock, cards = VirtualClock(), LostCards(a_card())
+    tracker = a_tracker(cards, clock)
+    daemons = SomeDaemons(tmp_path, cards=list, program="none", clock=clock)
+    survey = SurveyBesideDaemons(tracker, daemons, clock, period_s=10)
+    ends: list[str] = []
+    problems: list[str | None] = []
+
+    async def run() -> None:
+        try:
+            await survey.run()
+        except EndProcess as end:
+            ends.append(str(end))
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(run())
+        await clock.advance(1)
+        problems.append(survey.problem)
+
+        cards.lost = True
+        await clock.advance(60)
+        problems.append(survey.problem)
+
+        daemons.answers = False
+        await clock.advance(10)
+        daemons.answers = True
+        await clock.advance(60)
+        assert not ends
+
+        cards.lost = False
+        await clock.advance(20)
+        problems.append(survey.problem)
+
+        cards.lost, daemons.answers = True, False
+        await clock.advance(30)
+        assert ends == ["the library is outdated"]
+    assert problems == [None, "the library is outdated", None]
 
 
 async def test_where_no_daemon_answers_the_process_ends_and_another_calls_the_library(

@@ -27,8 +27,10 @@ def a_card(
     return Card(uuid=CardUuid(uuid), index=index, model=model, total_mib=Mib(mib), health=health)
 
 
-def an_allocation(mib: int, *, cores: int = 0, slots: int = 1) -> CardAllocation:
-    return CardAllocation(mib=Mib(mib), cores=cores, slots=slots)
+def an_allocation(
+    mib: int, *, cores: int = 0, slots: int = 1, borrow_mib: int = 0
+) -> CardAllocation:
+    return CardAllocation(mib=Mib(mib), cores=cores, slots=slots, borrow_mib=Mib(borrow_mib))
 
 
 def a_node_info(
@@ -111,14 +113,17 @@ def small_nodes(draw: st.DrawFn) -> NodeInfo:
     count = draw(st.integers(1, 4))
     cards = [
         replace(
-            a_card(f"GPU-{n}", mib=GRANULE_MIB * draw(st.integers(1, 4)), index=n),
+            a_card(f"GPU-{n}", mib=(mib := GRANULE_MIB * draw(st.integers(1, 4))), index=n),
             slots=draw(st.sampled_from([32, 32, 1, 2])),
+            limits_mib=Mib(mib * draw(st.sampled_from([0, 0, 1, 2]))),
         )
         for n in range(count)
     ]
     held = {
         str(card.uuid): an_allocation(
-            draw(st.integers(0, card.capacity_mib)), cores=draw(st.sampled_from([0, 0, 30, 80]))
+            mib := draw(st.integers(0, card.capacity_mib)),
+            cores=draw(st.sampled_from([0, 0, 30, 80])),
+            borrow_mib=draw(st.integers(0, max(card.limits_mib - mib, 0))),
         )
         for card in cards
         if draw(st.booleans())
@@ -132,12 +137,15 @@ def small_needs(draw: st.DrawFn) -> PodNeed:
     drawn = draw(st.lists(kinds, min_size=1, max_size=3))
     ordered = sorted(drawn, key=lambda kind: kind is ContainerKind.APP)
     containers = [
-        a_need(
-            draw(small_mib),
-            name=f"c{n}",
-            kind=kind,
-            cards=draw(st.sampled_from([1, 1, 1, 2, 3])),
-            cores=draw(st.sampled_from([0, 0, 30, 60])),
+        replace(
+            a_need(
+                mib := draw(small_mib),
+                name=f"c{n}",
+                kind=kind,
+                cards=draw(st.sampled_from([1, 1, 1, 2, 3])),
+                cores=draw(st.sampled_from([0, 0, 30, 60])),
+            ),
+            most_mib=draw(st.sampled_from([None, None, Mib(mib + GRANULE_MIB), Mib(2 * mib)])),
         )
         for n, kind in enumerate(ordered)
     ]

@@ -62,11 +62,19 @@ class Cluster:
             self.sites[name] = site
         return self
 
-    def holder(
-        self, name: str, node: str, card: str, mib: int, *, cores: int = 0, leaving: bool = False
+    def holder(  # noqa: PLR0913 - what tests vary of a pod
+        self,
+        name: str,
+        node: str,
+        card: str,
+        mib: int,
+        *,
+        cores: int = 0,
+        borrow_mib: int = 0,
+        leaving: bool = False,
     ) -> "Cluster":
         """Add a pod that holds a part of a card."""
-        allocation: CardAllocation = an_allocation(mib, cores=cores)
+        allocation: CardAllocation = an_allocation(mib, cores=cores, borrow_mib=borrow_mib)
         self.allocations.append(
             PodAllocation(pod_uid=name, node=node, by_card={CardUuid(card): allocation})
         )

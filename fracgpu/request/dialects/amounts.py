@@ -106,25 +106,26 @@ def memory_bytes(text: str, *, field: str) -> Mib:
     return Mib(mib)
 
 
-def part_of_card(text: str, *, field: str) -> Fraction:
-    """Parse a decimal with ``0 < share < 1`` exactly; percent and whole cards are rejected.
+def part_of_card(text: str, *, field: str, whole: bool = False) -> Fraction:
+    """Parse a decimal with ``0 < share < 1`` exactly, or up to 1 with *whole*; no percent.
 
     Raises:
         RequestError: *text* is not such a decimal.
     """
-    wanted = "a share of one card above 0 and below 1, e.g. '0.5'"
+    most = "at most 1" if whole else "below 1"
+    wanted = f"a share of one card above 0 and {most}, e.g. '0.5'"
     try:
         share = parse_share(text, field=field)
     except RequestError as error:
         hint = error.hint if error.hint.startswith("write '0.") else ""
         raise RequestError(field=field, found=text, wanted=wanted, hint=hint) from error
-    if share == 1:
+    if share == 1 and not whole:
         hint = 'write fracgpu.io/fraction: "1" for a whole card'
         raise RequestError(field=field, found=text, wanted=wanted, hint=hint)
     if text.endswith("%"):
-        raise RequestError(
-            field=field, found=text, wanted=wanted, hint=f"write '{float(share):.10g}'"
-        )
+        decimal = f"{float(share):.9f}".rstrip("0.")  # as many decimals as are read
+        hint = f"write '{decimal}'" if decimal else ""
+        raise RequestError(field=field, found=text, wanted=wanted, hint=hint)
     return share
 
 

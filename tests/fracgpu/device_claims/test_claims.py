@@ -37,7 +37,8 @@ def cards(*uuids: str) -> tuple[CardUuid, ...]:
 
 @given(small_nodes(), small_needs())
 def test_what_is_placed_claimed_and_allocated_is_the_same(node: NodeInfo, asked: PodNeed) -> None:
-    apps = (replace(one, kind=ContainerKind.APP) for one in asked.containers)
+    # A claim has no limit above the request.
+    apps = (replace(one, kind=ContainerKind.APP, most_mib=None) for one in asked.containers)
     need = replace(asked, containers=tuple(apps))
     placement = place(node, need, strategy=Strategy.PACK)
     if not isinstance(placement, Placement):

@@ -351,7 +351,14 @@ def test_an_explanation_never_disagrees_with_the_placement(
     for uuid, card_info in node_info.cards.items():
         for uid in card_info.pods:
             cluster = Cluster()
-            cluster.holder(uid, "n", uuid, card_info.held_mib, cores=card_info.held_cores)
+            cluster.holder(
+                uid,
+                "n",
+                uuid,
+                card_info.held_mib,
+                cores=card_info.held_cores,
+                borrow_mib=card_info.held_borrow_mib,
+            )
             (pods[uid],) = cluster.allocations
     state = replace(Cluster().state(), snapshot=Snapshot(nodes={"n": node_info}, pods=pods))
 

@@ -1,5 +1,6 @@
 """Suggestions that leave the pod as it is: other pods end, cordons expire, nodes open."""
 
+from dataclasses import replace
 from datetime import timedelta
 
 from fracgpu.explain.answers import SuggestionKind
@@ -7,6 +8,7 @@ from fracgpu.explain.explanation import explain
 from fracgpu.explain.suggestions import lapsing_cordons, leaving_pods, opened_nodes
 from fracgpu.request.need import PodNeed
 from fracgpu.state.cluster_state import ClusterState, ExplainedPod, NodeConstraints
+from fracgpu.units import Mib
 from tests.support.core import a_card, a_need, a_pod_need
 from tests.support.explaining import NOON, Cluster, a_waiting_pod
 
@@ -59,6 +61,19 @@ def test_a_pod_no_larger_than_needed_is_chosen() -> None:
     (suggestion,) = leaving_pods(a_pod_need(a_need(6_500)), nodes_of(state), state)
 
     assert suggestion.pods == ("default/enough",)
+
+
+def test_a_borrower_whose_limit_is_in_the_way_ends_rather_than_many_plain_pods() -> None:
+    cluster = Cluster().node("n", replace(a_card("GPU-a", mib=24_000), limits_mib=Mib(24_000)))
+    for number in range(4):
+        cluster.holder(f"plain{number}", "n", "GPU-a", 1_000)
+    state = cluster.holder("borrower", "n", "GPU-a", 4_000, borrow_mib=16_000).state()
+
+    plain = a_pod_need(a_need(4_000))
+    limited = a_pod_need(a_need(2_000), replace(a_need(500, name="b"), most_mib=Mib(2_000)))
+    for need in (plain, limited):
+        (suggestion,) = leaving_pods(need, nodes_of(state), state)
+        assert suggestion.pods == ("default/borrower",)
 
 
 def test_pods_that_are_going_already_are_said_to() -> None:

@@ -1,5 +1,6 @@
 """Suggestions that change the request: each, written on a new pod, fits."""
 
+from dataclasses import replace
 from fractions import Fraction
 
 from hypothesis import given
@@ -16,6 +17,7 @@ from fracgpu.request.language import parse_request
 from fracgpu.request.need import PodNeed, Strategy
 from fracgpu.state.cluster_state import ClusterState, ExplainedPod
 from fracgpu.state.snapshot import NodeInfo
+from fracgpu.units import Mib
 from tests.support.core import a_card, a_need, a_pod_need, small_needs, small_nodes
 from tests.support.explaining import Cluster, a_waiting_pod
 
@@ -88,6 +90,20 @@ def test_compute_that_is_all_reserved_is_shared_by_asking_for_none() -> None:
     assert less[SuggestionKind.LESS_COMPUTE].text.startswith(f"without {names.CORES}")
 
 
+def test_a_limit_is_to_be_left_out_where_the_pod_fits_without_it() -> None:
+    card = replace(a_card("GPU-a", mib=24_000), limits_mib=Mib(24_000))
+    state = Cluster().node("n", card).holder("p", "n", "GPU-a", 10_000).state()
+    mib = replace(a_need(8_000), most_mib=Mib(20_000))
+    share = replace(a_need(12_000, share=Fraction(1, 2)), most_share=Fraction(1))
+
+    for key, part in ((names.MEMORY_LIMIT, mib), (names.FRACTION_LIMIT, share)):
+        found = suggestions_by_kind(a_waiting_pod(a_pod_need(part)), state)
+        assert found[SuggestionKind.NO_LIMIT].text == f"without {key} it fits now: n, card 0"
+    large = replace(a_need(16_000), most_mib=Mib(20_000))
+    found = suggestions_by_kind(a_waiting_pod(a_pod_need(large)), state)
+    assert SuggestionKind.NO_LIMIT not in found
+
+
 def test_another_model_is_told_with_what_the_share_is_there() -> None:
     cluster = Cluster().node("full", a_card("GPU-a", mib=40_000, model="NVIDIA A100"))
     cluster.node("free", a_card("GPU-b", mib=24_000, model="NVIDIA A30"))
@@ -136,12 +152,15 @@ def test_every_smaller_request_that_is_told_can_be_read_and_fits(
         assert request is not None
         asked = PodNeed(
             containers=tuple(
-                a_need(
-                    part.mib or 0,
-                    name=part.container,
-                    kind=part.kind,
-                    cards=part.cards,
-                    cores=container.cores,
+                replace(
+                    a_need(
+                        part.mib or 0,
+                        name=part.container,
+                        kind=part.kind,
+                        cards=part.cards,
+                        cores=container.cores,
+                    ),
+                    most_mib=container.most_mib,
                 )
                 for part, container in zip(request.slices, need.containers, strict=True)
             )

@@ -465,8 +465,8 @@ def test_a_card_that_is_kept_for_another_pod_is_closed() -> None:
     assert found.refusals == {CardUuid("a"): FitReason.CORDONED}
 
 
-def test_every_reason_is_one_of_six_obstacles() -> None:
-    assert len(Obstacle) == 6
+def test_every_reason_is_one_of_seven_obstacles() -> None:
+    assert len(Obstacle) == 7
     assert {reason.obstacle for reason in FitReason} == set(Obstacle)
     assert [reason.code for reason in FitReason] == list(range(1, len(FitReason) + 1))
 

@@ -14,7 +14,7 @@ from fracgpu.k8s.container import ContainerSpec
 from fracgpu.placement.fit import FitReason
 from fracgpu.placement.outcome import NoPlacement, Placement
 from fracgpu.placement.placement import place
-from fracgpu.request.need import PodNeed, Strategy
+from fracgpu.request.need import ContainerNeed, PodNeed, Strategy
 from fracgpu.state.allocation import Assignment, CardAllocation, Slice, allocations_by_card
 from fracgpu.state.snapshot import NodeInfo, build_node_info
 from fracgpu.units import Mib
@@ -191,26 +191,33 @@ def fits(node_info: NodeInfo, need: PodNeed, assignment: Assignment) -> bool:
     ]
     for container in need.containers:
         slices = assignment[container.name]
-        right = all(
-            part == Slice(card=part.card, mib=container.mib, cores=container.cores)
-            for part in slices
-        )
+        right = all(part == _slice(node_info, container, part.card) for part in slices)
         if not right or len({part.card for part in slices}) != container.cards:
             return False
     return all(
         card_info.held_mib + allocation.mib <= card_info.card.capacity_mib
         and card_info.held_slots + allocation.slots <= card_info.card.slots
         and card_info.held_cores + allocation.cores <= FULL_CORES
+        and (
+            not card_info.card.limits_mib
+            or card_info.held_mib + card_info.held_borrow_mib + allocation.limit_mib
+            <= card_info.card.limits_mib
+        )
         for uuid, allocation in allocations_by_card(assignment, specs).items()
         for card_info in [node_info.cards[uuid]]
     )
+
+
+def _slice(node_info: NodeInfo, container: ContainerNeed, card: CardUuid) -> Slice:
+    most_mib = container.most_mib if node_info.cards[card].card.limits_mib else None
+    return Slice(card=card, mib=container.mib, cores=container.cores, most_mib=most_mib or Mib(0))
 
 
 def any_assignment(node_info: NodeInfo, need: PodNeed) -> bool:
     """Try every assignment."""
     choices = [
         [
-            tuple(Slice(card=uuid, mib=container.mib, cores=container.cores) for uuid in chosen)
+            tuple(_slice(node_info, container, uuid) for uuid in chosen)
             for chosen in combinations(node_info.cards, container.cards)
         ]
         for container in need.containers

@@ -103,7 +103,7 @@ def test_an_event_at_5000_nodes_has_six_coarse_reasons_the_commonest_first_withi
     assert len(event.encode()) <= 1_024
 
 
-def test_all_six_reasons_with_every_count_at_its_longest_are_within_1_kb() -> None:
+def test_all_seven_reasons_with_every_count_at_its_longest_are_within_1_kb() -> None:
     event = fit_error({f"n{n}": refusal(dict.fromkeys(Obstacle, 99_999)) for n in range(3)})
 
     assert len((event + PREEMPTION).encode()) <= 1_024

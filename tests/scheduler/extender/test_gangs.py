@@ -400,6 +400,26 @@ async def test_a_pod_asked_about_before_it_is_observed_is_tried_again_then() -> 
     assert (await gang.ask("g1")).passed
 
 
+async def test_of_many_pods_asked_about_too_early_each_is_tried_again() -> None:
+    cluster = Harness(cards=1)
+    early = [f"early{number}" for number in range(1_200)]
+    for pod in [*early, "gone"]:
+        cluster.api.put(a_gpu_pod(pod, mib=100, annotations={names.GANG: "g/2"}))
+        cluster.gangs.filter(cluster.asking(pod))
+    cluster.delete("gone", observed=False)
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(cluster.gangs.run(cluster.marker), name="gangs")
+        await cluster.clock.advance(300)
+        for pod in early:
+            cluster.see(pod)
+        await cluster.clock.advance(2)
+        assert set(cluster.api.patches) == set(early)
+        assert len(cluster.gangs._early) == 1
+        await cluster.clock.advance(300)
+        assert not cluster.gangs._early, "kube-scheduler would have asked again"
+        running.cancel()
+
+
 SIZES = {"a": 2, "b": 3, "c": 4}
 STEPS = st.tuples(
     st.sampled_from(["create", "ask", "delete", "bind", "time"]),

@@ -30,7 +30,7 @@ from fracgpu.request.dialects.dialect import (
 )
 from fracgpu.request.dialects.preferences import not_offered
 from fracgpu.spelling import did_you_mean, room_for_list
-from fracgpu.units import parse_memory_mib, parse_share
+from fracgpu.units import parse_memory_mib
 
 FRACTION: Final = "gpu-fraction"
 MEMORY: Final = "gpu-memory"
@@ -71,7 +71,8 @@ def _read(pod: PodForDialects, options: Options) -> DialectReading:
             one = None
     portions = {key: _NO_BURST for key in sorted(pod.annotations) if _PORTION_KEY.fullmatch(key)}
     if options.burst and one is not None and one.share is not None:
-        one = _with_portion(pod, one, portions)
+        one, granted = _with_portion(pod, one)
+        portions.pop(granted, None)
     requests = (*([one] if one else []), *named)
     if not requests:
         return DialectReading(warnings=not_offered(pod.annotations, modes))
@@ -80,31 +81,22 @@ def _read(pod: PodForDialects, options: Options) -> DialectReading:
     return DialectReading(requests=requests, warnings=(*warnings, *more))
 
 
-def _with_portion(
-    pod: PodForDialects, request: ForeignRequest, ignored: dict[str, str]
-) -> ForeignRequest:
-    """Return a request with its limit as a share of the card, which is ignored no more.
+def _with_portion(pod: PodForDialects, request: ForeignRequest) -> tuple[ForeignRequest, str]:
+    """Return a request with its limit as a share of the card, and the key of that, if it has one.
 
     Raises:
         RequestError: the limit is no share of a card, or below the request.
     """
-    for key in ignored:
-        match = _PORTION_KEY.fullmatch(key)
-        if match is None or match[1] != request.container or request.share is None:
-            continue
-        text = pod.annotations[key]
-        most_share = parse_share(text, field=annotation_field(key))
-        if most_share < request.share:
-            wanted = f"at least the request, {pod.annotations[FRACTION]}"
-            raise RequestError(field=annotation_field(key), found=text, wanted=wanted)
-        del ignored[key]
-        more = most_share > request.share
-        return replace(
-            request,
-            most_share=most_share if more else None,
-            sources=(*request.sources, key),
-        )
-    return request
+    key = f"kai.scheduler/container.{request.container}.gpu-memory.portion.limit"
+    text = pod.annotations.get(key)
+    if text is None or request.share is None:
+        return request, ""
+    most_share = part_of_card(text, field=annotation_field(key), whole=True)
+    if most_share < request.share:
+        wanted = f"at least the request, {pod.annotations[FRACTION]}"
+        raise RequestError(field=annotation_field(key), found=text, wanted=wanted)
+    more = most_share if most_share > request.share else None
+    return replace(request, most_share=more, sources=(*request.sources, key)), key
 
 
 def _modes(pod: PodForDialects) -> dict[str, str]:

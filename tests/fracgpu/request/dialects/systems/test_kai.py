@@ -316,6 +316,11 @@ BURST = Options(burst=True)
             SliceRequest(container="train", share=Fraction(1, 2)),
             {names.FRACTION: "0.5"},
         ),
+        (
+            {FRACTION: "0.5", PORTION: "1"},
+            SliceRequest(container="train", share=Fraction(1, 2), most_share=Fraction(1)),
+            {names.FRACTION: "0.5", names.FRACTION_LIMIT: "1"},
+        ),
     ],
 )
 def test_where_bursts_are_granted_limits_are_ours(
@@ -337,6 +342,12 @@ def test_a_limit_as_a_share_of_a_card_needs_a_request_as_one() -> None:
     ):
         found = read(a_pod(annotations=annotations), "kai", options=BURST)
         assert "no burst above it" in found.warnings[0]
-    for text, wanted in (("0.4", "at least the request, 0.5"), ("1.5", "a share of one card")):
+    for text, wanted in (
+        ("0.4", "at least the request, 0.5"),
+        ("1.5", "above 0 and at most 1"),
+        ("80%", "write '0.8'"),
+        ("80.123456789%", "write '0.801234568'"),
+        ("0.8012345678", "a share of one card"),
+    ):
         with pytest.raises(RequestError, match=wanted):
             read(a_pod(annotations={FRACTION: "0.5", PORTION: text}), "kai", options=BURST)
