@@ -137,6 +137,11 @@ class SlicePublisher:
         return self._problem
 
     @property
+    def dropped(self) -> str | None:
+        """What the API server leaves out of the slice, with the cure; None if nothing."""
+        return self._problem if self._calm_until_s else None
+
+    @property
     def published(self) -> bool:
         """Whether kube-scheduler sees the cards."""
         return self._published
@@ -185,7 +190,7 @@ class SlicePublisher:
             if each is not ours or (withheld is not None):
                 await self.remove(each["metadata"]["name"])
         if withheld is not None:
-            self._published, self._problem = False, withheld
+            self._published, self._problem, self._calm_until_s = False, withheld, 0.0
             return True
         unsure = unseen or (self._unsure() if ours is None else None)
         if unsure is not None:

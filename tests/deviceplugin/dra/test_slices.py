@@ -213,12 +213,13 @@ async def test_a_slice_of_which_the_api_server_drops_fields_is_written_once_a_mi
     assert rig.publisher.problem is not None
     assert "dropped allowMultipleAllocations" in rig.publisher.problem
     assert "turn on DRAConsumableCapacity" in rig.publisher.problem
+    assert rig.publisher.dropped == rig.publisher.problem
 
     rig.api.consumable = True
     await rig.clock.advance(61)
     await rig.publisher.sync()
     assert len(rig.writes()) == 2
-    assert (rig.publisher.published, rig.publisher.problem) == (True, None)
+    assert (rig.publisher.published, rig.publisher.dropped) == (True, None)
 
 
 async def test_a_slice_with_dropped_fields_is_still_withdrawn_at_once() -> None:
