@@ -74,6 +74,7 @@ from fracgpu.cards.annotations import read_uuids
 from fracgpu.cards.card import CardUuid
 from fracgpu.cards.card_class import Vendor
 from fracgpu.cards.pool_catalogue import PoolCatalogue
+from fracgpu.errors import listed
 from fracgpu.request.need import Isolation
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from fracgpu.units import Mib
@@ -223,7 +224,7 @@ def _parts(  # noqa: PLR0913, PLR0915 - what the whole agent is made of; called 
     )
 
     def pods_changed() -> None:
-        updater.wake()
+        front.changed()  # which wakes the updater
         limit_audit.pods_changed()
 
     held = None
@@ -449,7 +450,7 @@ class _Front:
         lock: keeps to one agent at a time; serves kubelet.
         problem: why kubelet does not ask us, or None.
         nri_problem: why the node shares nothing for lack of NRI, or None.
-        changed: called when the node, or the runtime's connection by NRI, has changed.
+        changed: called when the node, a pod, or the runtime's connection by NRI has changed.
         clean: removes what earlier agents left.
         tasks: further loops, and those that run only in the agent that *acts*.
         published: whether the slice is there that stands for the node's capacity.
@@ -515,6 +516,8 @@ def _slots_front(shared: _Shared) -> _Front:
             or starts.ways.problem
             or (UNDECIDED if starts.ways.way() is None else None)
             or _blocked(shared.tracker, shared.node())
+            or _not_listed(shared.pods())
+            or _held_otherwise(shared.pods(), Wiring.CLAIMS)
         ),
         clock=clock,
         poll_s=settings.kubelet_poll_s,
@@ -583,7 +586,11 @@ def _claims_front(shared: _Shared, held: HeldClaims) -> _Front:
 
     def withheld() -> str | None:
         broken = runtime.problem if runtime.known else None
-        return broken or _not_shared(shared.node())
+        return (
+            broken
+            or _not_shared(shared.node())
+            or _held_otherwise(shared.pods(), Wiring.DEVICE_PLUGIN)
+        )
 
     def card_class() -> str:
         found = shared.node()
@@ -595,7 +602,7 @@ def _claims_front(shared: _Shared, held: HeldClaims) -> _Front:
         slices=lambda: tuple(slices.items().values()) if slices.synced else None,
         tracker=shared.tracker,
         withheld=withheld,
-        unsure=lambda: runtime.problem or server.problem,
+        unsure=lambda: runtime.problem or server.problem or _not_listed(shared.pods()),
         isolation=lambda: [each for each, why in (starts.isolation() or {}).items() if not why],
         card_class=card_class,
         clock=clock,
@@ -609,7 +616,11 @@ def _claims_front(shared: _Shared, held: HeldClaims) -> _Front:
     metrics.identity_is(names.IDENTITY_CLAIMS)
     return _Front(
         lock=handover,
-        problem=lambda: server.problem,
+        problem=lambda: (
+            server.problem
+            or _held_otherwise(shared.pods(), Wiring.DEVICE_PLUGIN)
+            or publisher.dropped
+        ),
         nri_problem=lambda: None,
         changed=changed,
         clean=nothing_left,
@@ -822,6 +833,27 @@ def _not_shared(node: NodeState | None) -> str | None:
     if not node.shares:
         return f"the node does not carry {names.SHARE_LABEL}=true"
     return f"another plugin offers the node's cards: {node.counted_by}" if node.others else None
+
+
+def _not_listed(pods: Mapping[str, PodInfo] | None) -> str | None:
+    return "this node's pods are not all known yet" if pods is None else None
+
+
+def _held_otherwise(pods: Mapping[str, PodInfo] | None, other: Wiring) -> str | None:
+    """Return which pods still hold cards by the *other* wiring, which counts them by itself.
+
+    Whoever counts by this one would give their cards away a second time.
+    """
+
+    def holds(pod: PodInfo) -> bool:
+        if other is Wiring.CLAIMS:
+            return bool(pod.device_claim)
+        return names.ASSIGNMENT in pod.annotations and not pod.device_claim
+
+    found = sorted(
+        pod.record.key for pod in (pods or {}).values() if pod.record.live and holds(pod)
+    )
+    return f"pods of wiring {other.value} still hold cards: {listed(found)}" if found else None
 
 
 def _nvidia(tracker: InventoryTracker) -> Sequence[CardUuid]:

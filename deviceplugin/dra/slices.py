@@ -25,6 +25,7 @@ Json = Mapping[str, Any]
 
 _CALM_S: Final = 60.0
 _AFTER_FAILURE_S: Final = 1.0
+_GATE: Final = "DRAConsumableCapacity"
 # Somebody who deletes our slices in a loop gets as many answers, and no more.
 _LEAST_S: Final = 0.05
 
@@ -50,6 +51,18 @@ def watch_slices(
 def differs(have: Json, want: Json) -> bool:
     """Report whether a slice's spec is another one than that wanted, its generation aside."""
     return _comparable(have) != _comparable(want)
+
+
+def _dropped(have: Json, want: Json) -> str:
+    """Return what of the wanted devices is missing or another in a slice, in words."""
+    found, wanted = _comparable(have), _comparable(want)
+    fields = {
+        key
+        for one, other in zip(found["devices"], wanted["devices"], strict=False)
+        for key, value in other.items()
+        if one.get(key) != value
+    }
+    return ", ".join(sorted(fields)) or "fields"
 
 
 def _comparable(spec: Json) -> Json:
@@ -114,6 +127,7 @@ class SlicePublisher:
         self._metrics = metrics
         self._wake = asyncio.Event()
         self._generation = 0
+        self._calm_until_s = 0.0
         self._published = False
         self._problem: str | None = "the slice of this node has not been written yet"
 
@@ -121,6 +135,11 @@ class SlicePublisher:
     def problem(self) -> str | None:
         """Why the slice is not what it is to be, or None."""
         return self._problem
+
+    @property
+    def dropped(self) -> str | None:
+        """What the API server leaves out of the slice, with the cure; None if nothing."""
+        return self._problem if self._calm_until_s else None
 
     @property
     def published(self) -> bool:
@@ -154,16 +173,15 @@ class SlicePublisher:
             self._problem = "the slices of this node are not listed yet"
             return False
         try:
-            await self._sync(have)
+            return await self._sync(have)
         except KubeError as error:
             if self._problem != str(error):
                 log.warning("slice_not_written", node=self._node, reason=str(error))
             self._metrics.node_written("failed")
             self._problem = str(error)
             return False
-        return True
 
-    async def _sync(self, have: Sequence[Json]) -> None:
+    async def _sync(self, have: Sequence[Json]) -> bool:
         name = slice_name(self._node)
         ours = next((each for each in have if each["metadata"]["name"] == name), None)
         withheld = self._withheld()
@@ -172,12 +190,12 @@ class SlicePublisher:
             if each is not ours or (withheld is not None):
                 await self.remove(each["metadata"]["name"])
         if withheld is not None:
-            self._published, self._problem = False, withheld
-            return
+            self._published, self._problem, self._calm_until_s = False, withheld, 0.0
+            return True
         unsure = unseen or (self._unsure() if ours is None else None)
         if unsure is not None:
             self._published, self._problem = ours is not None, unsure
-            return
+            return False
         found = ours["spec"]["pool"]["generation"] if ours is not None else 0
         want = pool_spec(
             self._node,
@@ -187,12 +205,23 @@ class SlicePublisher:
             card_class=self._card_class(),
         )
         if ours is None or differs(ours["spec"], want):
-            await self._write(name, want, ours)
-        self._published, self._problem = True, None
+            if self._clock.monotonic() < self._calm_until_s:
+                return True
+            dropped = await self._write(name, want, ours)
+            if dropped:
+                # Every further write would be dropped too, and be a change that wakes us.
+                self._calm_until_s = self._clock.monotonic() + _CALM_S
+                self._published = False
+                self._problem = f"the API server dropped {dropped} of the slice: turn on {_GATE}"
+                log.warning("slice_not_written", node=self._node, reason=self._problem)
+                return True
+        self._published, self._problem, self._calm_until_s = True, None, 0.0
+        return True
 
-    async def _write(self, name: str, want: dict[str, Any], ours: Json | None) -> None:
+    async def _write(self, name: str, want: dict[str, Any], ours: Json | None) -> str:
+        """Write the slice; return what the API server left out, empty if nothing."""
         if ours is not None:
-            await self._client.replace(RESOURCE_SLICES, {**ours, "spec": want})
+            written = await self._client.replace(RESOURCE_SLICES, {**ours, "spec": want})
         else:
             node = await self._client.get_object(NODES, self._node)
             owner = {
@@ -202,12 +231,17 @@ class SlicePublisher:
                 "uid": node["metadata"]["uid"],
             }
             metadata = {"name": name, "ownerReferences": [owner]}
-            await self._client.create(RESOURCE_SLICES, {"metadata": metadata, "spec": want})
+            body = {"metadata": metadata, "spec": want}
+            written = await self._client.create(RESOURCE_SLICES, body)
         self._generation = want["pool"]["generation"]
+        if differs(written["spec"], want):
+            self._metrics.node_written("failed")
+            return _dropped(written["spec"], want)
         self._metrics.node_written("written")
         log.info(
             "slice_written", node=self._node, devices=[each["name"] for each in want["devices"]]
         )
+        return ""
 
     async def remove(self, name: str = "") -> None:
         """Delete a slice, by default the node's, if it is there.

@@ -41,8 +41,7 @@ def why_not_prepared(
 
 
 def _why_not_ours(claim: DeviceClaim, node: str) -> str:
-    if claim.terminating:
-        return f"claim {claim.name} is being deleted"
+    # One that is being deleted is counted until its finalizer goes, which is after its pods.
     if not claim.devices:
         return f"claim {claim.name} has no card allocated"
     elsewhere = next((one.node for one in claim.devices if one.node != node), "")
@@ -50,15 +49,15 @@ def _why_not_ours(claim: DeviceClaim, node: str) -> str:
 
 
 def _why_not_of(claim: DeviceClaim, pod: PodInfo | None) -> str:
-    """Return why the claim is not the pod's own, and only its own.
-
-    A claim that users made for a pod without a grant is theirs to share.
-    """
+    """Return why the claim is not the pod's own, and only its own."""
     if not claim.reserved_for:
         return f"claim {claim.name} is reserved for no pod"
     user = claim.reserved_for[0]
     if pod is None or pod.record.uid not in {one.uid for one in claim.reserved_for}:
         return f"pod {user.name}, which claim {claim.name} is reserved for, is gone"
+    if len(claim.reserved_for) > 1:
+        count = len(claim.reserved_for)
+        return f"claim {claim.name} is reserved for {count} pods; a share of a card is of one pod"
     ours = is_made_for_a_pod(claim.name)
     if not pod.device_claim:
         why = "has a name that only FracGPU gives, and its pod has no grant"
@@ -68,9 +67,6 @@ def _why_not_of(claim: DeviceClaim, pod: PodInfo | None) -> str:
     if claim.owner is None or claim.owner.uid != pod.record.uid or not claim.managed:
         why = "someone made it under that name before; delete claim and pod"
         return f"claim {claim.name} was not made for pod {pod.record.name} by FracGPU: {why}"
-    if len(claim.reserved_for) > 1:
-        count = len(claim.reserved_for)
-        return f"claim {claim.name} is reserved for {count} pods; a share of a card is of one pod"
     return ""
 
 

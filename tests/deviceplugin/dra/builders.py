@@ -125,11 +125,15 @@ def record(pod: Json) -> PodRecord:
 
 
 class FakeApi(KubeClient):
-    """Objects by kind and name; *down* makes it answer nothing."""
+    """Objects by kind and name; *down* makes it answer nothing.
+
+    Without *consumable* it drops what a slice says of shares, as with that feature gate off.
+    """
 
     def __init__(self, *pods: Json, claims: Sequence[Json] = ()) -> None:
         self.objects: dict[tuple[str, str], Json] = {}
         self.down = False
+        self.consumable = True
         self.calls: list[str] = []
         self.put("Node", {"metadata": {"name": NODE, "uid": "uid-of-the-node"}})
         for pod in pods:
@@ -155,13 +159,21 @@ class FakeApi(KubeClient):
 
     async def create(self, kind: Kind, body: Mapping[str, Any], **_: Any) -> Json:
         self._call("POST", kind, body["metadata"]["name"])
-        self.put(kind.kind, dict(body))
-        return dict(body)
+        return self._stored(kind, body)
 
     async def replace(self, kind: Kind, body: Mapping[str, Any], **_: Any) -> Json:
         self._call("PUT", kind, body["metadata"]["name"])
-        self.put(kind.kind, dict(body))
-        return dict(body)
+        return self._stored(kind, body)
+
+    def _stored(self, kind: Kind, body: Mapping[str, Any]) -> Json:
+        stored: Json = json.loads(json.dumps(body))
+        if kind.kind == "ResourceSlice" and not self.consumable:
+            for device in stored["spec"]["devices"]:
+                device.pop("allowMultipleAllocations")
+                for capacity in device["capacity"].values():
+                    capacity.pop("requestPolicy", None)
+        self.put(kind.kind, stored)
+        return stored
 
     async def delete(self, kind: Kind, name: str, **_: Any) -> None:
         self._call("DELETE", kind, name)

@@ -199,3 +199,35 @@ async def test_the_slice_is_withdrawn_though_it_is_gone() -> None:
     await rig.publisher.remove()
 
     assert rig.api.slices() == []
+
+
+async def test_a_slice_of_which_the_api_server_drops_fields_is_written_once_a_minute() -> None:
+    rig = await a_rig(A)
+    rig.api.consumable = False
+
+    for _ in range(5):  # as each write is a change that wakes it
+        await rig.publisher.sync()
+
+    assert rig.writes() == [f"POST ResourceSlice {slice_name(NODE)}"]
+    assert not rig.publisher.published
+    assert rig.publisher.problem is not None
+    assert "dropped allowMultipleAllocations" in rig.publisher.problem
+    assert "turn on DRAConsumableCapacity" in rig.publisher.problem
+    assert rig.publisher.dropped == rig.publisher.problem
+
+    rig.api.consumable = True
+    await rig.clock.advance(61)
+    await rig.publisher.sync()
+    assert len(rig.writes()) == 2
+    assert (rig.publisher.published, rig.publisher.dropped) == (True, None)
+
+
+async def test_a_slice_with_dropped_fields_is_still_withdrawn_at_once() -> None:
+    rig = await a_rig(A)
+    rig.api.consumable = False
+    await rig.publisher.sync()
+
+    rig.state["withheld"] = "the node does not carry fracgpu.io/share=true"
+    await rig.publisher.sync()
+
+    assert rig.api.slices() == []

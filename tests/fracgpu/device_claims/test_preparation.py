@@ -59,6 +59,13 @@ def test_the_pods_own_claim_of_what_it_was_granted_is_prepared() -> None:
     assert why_not(a_claim(), a_pod()) == ""
 
 
+def test_a_claim_that_is_being_deleted_is_prepared_for_its_pod_after_a_reboot() -> None:
+    claim = a_claim()
+    _terminating(claim)
+
+    assert why_not(claim, a_pod()) == ""
+
+
 def test_a_claim_that_is_prepared_already_does_not_count_twice() -> None:
     assert why_not(a_claim(), a_pod(), a_claim()) == ""
 
@@ -143,7 +150,6 @@ def _every_card(claim: Json) -> None:
         (_elsewhere, "has a card of node other-node"),
         (_unknown_card, "device gpu-z, which is no card of this node"),
         (_unallocated, "has no card allocated"),
-        (_terminating, "is being deleted"),
     ],
 )
 def test_any_other_claim_is_refused_with_a_sentence(
@@ -193,11 +199,12 @@ def test_a_card_that_would_hold_too_much_is_refused(
 def test_a_users_own_claim_is_prepared_for_a_pod_without_a_grant() -> None:
     claim = a_claim(name="mine")
     _of_nobody(claim)
-    _shared(claim)
     body: dict[str, Any] = {"metadata": {"name": "p", "uid": "pod-uid"}, "spec": {}}
     pod = decode_pod_info(msgspec.json.encode(body))
 
     assert why_not(claim, pod) == ""
+    _shared(claim)
+    assert "claim mine is reserved for 2 pods" in why_not(claim, pod)
     of_a_template = a_claim(name="fracgpu-web-gpu-x7k2p")
     _of_nobody(of_a_template)
     assert why_not(of_a_template, pod) == ""
