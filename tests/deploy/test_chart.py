@@ -524,6 +524,24 @@ def test_the_claims_wiring_has_no_scheduler_of_ours_and_no_right_to_place_a_pod(
     ]
 
 
+def test_nobody_misses_a_rebalancer_where_none_is_deployed() -> None:
+    missed = {}
+    for wiring in ("claims", "devicePlugin"):
+        operator = {"enabled": "always"}
+        objects = rendered({"wiring": wiring, "prometheus": {"operator": operator}})
+        (rules,) = (body for body in objects if body["kind"] == "PrometheusRule")
+        (alert,) = (
+            rule
+            for group in rules["spec"]["groups"]
+            for rule in group["rules"]
+            if rule.get("alert") == "FracGPURoleNotScraped"
+        )
+        missed[wiring] = re.findall(r'"role", "(\w+)"', alert["expr"])
+
+    assert missed["claims"] == ["webhook", "scheduler", "certs"]
+    assert missed["devicePlugin"] == ["webhook", "scheduler", "rebalancer", "certs"]
+
+
 @pytest.mark.parametrize(
     ("values", "version", "reason"),
     [

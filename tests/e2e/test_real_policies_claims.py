@@ -36,6 +36,7 @@ TEMPLATES = Kind(
     "resource.k8s.io/v1", "resourceclaimtemplates", "ResourceClaimTemplate", namespaced=True
 )
 NAMESPACE = "default"
+PROTECTION = "resource.kubernetes.io/delete-protection"
 
 
 @pytest.fixture
@@ -163,6 +164,62 @@ async def test_a_pod_names_no_claim_but_the_one_in_its_grant(harness: Harness) -
         await admin.create(PODS, pod, namespace=NAMESPACE, dry_run=True)
 
 
+async def test_a_claim_by_which_a_pod_holds_a_card_stays_until_kubernetes_frees_it(
+    harness: Harness,
+) -> None:
+    """The built-in role edit may change claims: a stripped one would free the card at once."""
+    admin = harness.admin
+    for name, driver in (("held", names.DRA_DRIVER), ("foreign", "gpu.example.com")):
+        await admin.create(RESOURCE_CLAIMS, a_claim(name), namespace=NAMESPACE)
+        await admin.patch(
+            RESOURCE_CLAIMS, name, {"metadata": {"finalizers": [PROTECTION]}}, namespace=NAMESPACE
+        )
+        result = {"request": "c", "driver": driver, "pool": "n1", "device": "gpu-n1-0"}
+        status = {
+            "allocation": {"devices": {"results": [result]}},
+            "reservedFor": [{"resource": "pods", "name": "gone", "uid": "uid-of-gone"}],
+        }
+        await admin.patch(
+            RESOURCE_CLAIMS, name, {"status": status}, namespace=NAMESPACE, subresource="status"
+        )
+    stripped = {"metadata": {"finalizers": None}}
+
+    said = await refusal(admin.patch(RESOURCE_CLAIMS, "held", stripped, namespace=NAMESPACE))
+    assert "A pod holds a card by this ResourceClaim" in said
+    await admin.patch(RESOURCE_CLAIMS, "foreign", stripped, namespace=NAMESPACE)
+    other = {"metadata": {"finalizers": [PROTECTION, "example.com/of-a-user"]}}
+    await admin.patch(RESOURCE_CLAIMS, "held", other, namespace=NAMESPACE)
+    other["metadata"]["finalizers"].pop()
+    await admin.patch(RESOURCE_CLAIMS, "held", other, namespace=NAMESPACE)
+    await admin.delete(RESOURCE_CLAIMS, "held", namespace=NAMESPACE)
+    held = await admin.get_object(RESOURCE_CLAIMS, "held", namespace=NAMESPACE)
+    assert held["metadata"]["deletionTimestamp"]
+
+    await harness.api.start_controller_manager()
+
+    async def freed() -> bool:
+        claims = (await admin.list(RESOURCE_CLAIMS)).items
+        return all(decode_object(raw)["metadata"]["name"] != "held" for raw in claims)
+
+    await until(freed, what="the claim of a pod that is gone freed", limit_s=60)
+
+
+@pytest.mark.parametrize("device_class", [names.DEVICE_CLASS, names.DEVICE_CLASS_PLACED])
+async def test_no_pod_takes_a_whole_card_by_a_limit_named_after_a_class(
+    harness: Harness, device_class: str
+) -> None:
+    limits = {"limits": {f"deviceclass.resource.kubernetes.io/{device_class}": "1"}}
+    for kind in ("containers", "initContainers"):
+        pod = a_pod("taker")
+        pod["spec"][kind] = [{"name": "taker", "image": "example.com/x", "resources": limits}]
+        said = await refusal(harness.admin.create(PODS, pod, namespace=NAMESPACE))
+        assert "ask with the annotation fracgpu.io/fraction" in said
+    pod = a_pod("other")
+    other = {"limits": {"deviceclass.resource.kubernetes.io/fracgpu-of-mine": "1"}}
+    pod["spec"]["containers"][0]["resources"] = other
+    await harness.admin.create(PODS, pod, namespace=NAMESPACE, dry_run=True)
+
+
 async def test_the_policy_on_devices_knows_a_pods_own_claim(harness: Harness) -> None:
     own = a_pod_with_its_claim("own")
     beside = a_pod_with_its_claim("beside")
@@ -184,6 +241,9 @@ async def test_a_nodes_slices_come_only_from_the_agent_of_that_node(harness: Har
         harness.admin.create(RESOURCE_SLICES, a_slice("n2"))
     )
     assert "for the node it runs on" in await refusal(agent.create(RESOURCE_SLICES, a_slice("n2")))
+    of_others = a_slice("n1")
+    of_others["metadata"]["name"], of_others["spec"]["pool"]["name"] = "of-others", "n2"
+    assert "in the pool of that name" in await refusal(agent.create(RESOURCE_SLICES, of_others))
     foreign = a_slice("n1")
     foreign["metadata"]["name"], foreign["spec"]["driver"] = "foreign", "gpu.example.com"
     assert "driver gpu.fracgpu.io" in await refusal(agent.create(RESOURCE_SLICES, foreign))
