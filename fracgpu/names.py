@@ -1,5 +1,6 @@
 """The names that other programs see: annotations, labels, resources, environment variables."""
 
+import re
 from typing import Final
 
 PREFIX: Final = "fracgpu.io/"
@@ -170,6 +171,13 @@ POD_CLAIM: Final = "fracgpu"
 CLAIM_PREFIX: Final = "fracgpu-"
 MANAGED_BY_LABEL: Final = "app.kubernetes.io/managed-by"
 MANAGED_BY: Final = "fracgpu"
+_MADE_FOR_A_POD: Final = re.compile(f"{CLAIM_PREFIX}[0-9a-f]{{10}}")
+
+
+def is_made_for_a_pod(claim: str) -> bool:
+    """Report whether only FracGPU gives a claim this name; a template's claims have longer ones."""
+    return _MADE_FOR_A_POD.fullmatch(claim) is not None
+
 
 # CDI (Container Device Interface): kind of the devices that Allocate names.
 CDI_KIND: Final = "fracgpu.io/slot"

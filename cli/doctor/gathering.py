@@ -170,9 +170,7 @@ class Gatherer:
             "card_slices": self._lists(
                 RESOURCE_SLICES, field_selector=f"spec.driver={names.DRA_DRIVER}"
             ),
-            "claims": self._lists(
-                RESOURCE_CLAIMS, label_selector=f"{names.MANAGED_BY_LABEL}={names.MANAGED_BY}"
-            ),
+            "claims": self._lists(RESOURCE_CLAIMS),
             "prometheus": lambda: self._ask_prometheus(self._client),
         }
 

@@ -1,6 +1,5 @@
 """A ResourceClaim decoded: what it requests, what it was allocated, and whose it is."""
 
-import re
 from collections import defaultdict
 from collections.abc import Mapping
 from datetime import datetime
@@ -19,14 +18,6 @@ from fracgpu.units import FULL_CORES, MAX_MIB, Mib
 
 _WHAT: Final = "ResourceClaim"
 _MOST_SLOTS: Final = 2**31
-
-
-_MADE_FOR_A_POD: Final = re.compile(f"{names.CLAIM_PREFIX}[0-9a-f]{{10}}")
-
-
-def is_made_for_a_pod(name: str) -> bool:
-    """Report whether only FracGPU gives a claim this name; a template's claims have longer ones."""
-    return _MADE_FOR_A_POD.fullmatch(name) is not None
 
 
 class PodReference(msgspec.Struct, frozen=True):
@@ -67,7 +58,8 @@ class DeviceClaim(msgspec.Struct, frozen=True, kw_only=True):
     """A ResourceClaim.
 
     Attributes:
-        managed: it has our label.
+        managed: it has a name that only FracGPU gives, and a pod controls it. Labels say nothing:
+            whoever may change the claim may change them.
         owner: the pod that controls it.
         allocated: kube-scheduler has allocated it.
         devices: those of our driver that it was allocated.
@@ -179,7 +171,6 @@ class _Meta(msgspec.Struct, rename="camel"):
     resource_version: str = ""
     creation_timestamp: datetime | None = None
     deletion_timestamp: str | None = None
-    labels: dict[str, str] | None = None
     owner_references: list[_Owner] | None = None
 
 
@@ -274,7 +265,7 @@ def decode_claim(body: bytes) -> DeviceClaim:
         resource_version=meta.resource_version,
         created_at=meta.creation_timestamp,
         terminating=meta.deletion_timestamp is not None,
-        managed=(meta.labels or {}).get(names.MANAGED_BY_LABEL) == names.MANAGED_BY,
+        managed=names.is_made_for_a_pod(meta.name) and bool(owners),
         owner=PodReference(name=owners[0].name, uid=owners[0].uid) if owners else None,
         requests=tuple(
             _request(one) for one in (wire.spec.devices and wire.spec.devices.requests) or ()

@@ -19,15 +19,16 @@ def with_claims(
 
     A claim that users made is counted for the first pod that it is reserved for.
     """
-    by_pod = defaultdict[str, list[DeviceClaim]](list)
+    by_pod = defaultdict[tuple[str, str], list[DeviceClaim]](list)
     for claim in claims:
         if claim.devices:
             user = claim.reserved_for[0].uid if claim.reserved_for else ""
-            by_pod[claim.holder if claim.managed else user].append(claim)
+            by_pod[claim.namespace, claim.holder if claim.managed else user].append(claim)
     if not by_pod:
         return tuple(pods)
     cards = {node.node: cards_by_device(card.uuid for card in node.cards) for node in nodes}
-    return tuple(_with(pod, by_pod.get(pod.record.uid, ()), cards) for pod in pods)
+    keys = ((pod, (pod.record.namespace, pod.record.uid)) for pod in pods)
+    return tuple(_with(pod, by_pod.get(key, ()), cards) for pod, key in keys)
 
 
 def _with(

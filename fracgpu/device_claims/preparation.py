@@ -10,7 +10,7 @@ from itertools import chain
 
 from fracgpu import names
 from fracgpu.cards.card import FULL_CORES, Card
-from fracgpu.device_claims.claim import DeviceClaim, DeviceRequest, is_made_for_a_pod
+from fracgpu.device_claims.claim import DeviceClaim, DeviceRequest
 from fracgpu.device_claims.devices import device_name
 from fracgpu.request.grant_note import GrantedAmounts, read_grant_note
 from fracgpu.state.pod_info import PodInfo
@@ -58,13 +58,13 @@ def _why_not_of(claim: DeviceClaim, pod: PodInfo | None) -> str:
     if len(claim.reserved_for) > 1:
         count = len(claim.reserved_for)
         return f"claim {claim.name} is reserved for {count} pods; a share of a card is of one pod"
-    ours = is_made_for_a_pod(claim.name)
+    ours = names.is_made_for_a_pod(claim.name)
     if not pod.device_claim:
         why = "has a name that only FracGPU gives, and its pod has no grant"
         return f"claim {claim.name} {why}" if ours else ""
     if claim.name != pod.device_claim:
         return f"pod {pod.record.name} was granted claim {pod.device_claim}, not {claim.name}"
-    if claim.owner is None or claim.owner.uid != pod.record.uid or not claim.managed:
+    if claim.owner is None or claim.owner.uid != pod.record.uid:
         why = "someone made it under that name before; delete claim and pod"
         return f"claim {claim.name} was not made for pod {pod.record.name} by FracGPU: {why}"
     return ""

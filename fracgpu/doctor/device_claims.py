@@ -93,7 +93,7 @@ def _says_it_shares(node: Json) -> bool:
 def _claims(facts: Facts) -> Iterator[Finding]:
     if not uses_claims(facts):
         return
-    claims = known(facts.claims)
+    claims = [one for one in known(facts.claims) if names.is_made_for_a_pod(name_of(one))]
     there = {(one["metadata"]["namespace"], name_of(one)) for one in claims}
     late = [
         pod
@@ -126,14 +126,12 @@ def _claims(facts: Facts) -> Iterator[Finding]:
 
 
 def _claim_of(pod: Json) -> str:
-    return next(
-        (
-            str(entry.get("resourceClaimName") or "")
-            for entry in pod.get("spec", {}).get("resourceClaims") or ()
-            if entry.get("name") == names.POD_CLAIM
-        ),
-        "",
+    claims = (
+        str(entry.get("resourceClaimName") or "")
+        for entry in pod.get("spec", {}).get("resourceClaims") or ()
+        if entry.get("name") == names.POD_CLAIM
     )
+    return next(filter(names.is_made_for_a_pod, claims), "")
 
 
 SERVED: Final = "claims"

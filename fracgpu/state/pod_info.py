@@ -194,7 +194,7 @@ def device_claim_of(spec: PodSpec) -> str:
         for claim in spec.resource_claims or ()
         if claim.name == names.POD_CLAIM
     )
-    return next((name for name in named if name.startswith(names.CLAIM_PREFIX)), "")
+    return next((name for name in named if names.is_made_for_a_pod(name)), "")
 
 
 def _unschedulable(conditions: Sequence[PodCondition]) -> PodCondition | None:

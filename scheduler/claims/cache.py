@@ -104,6 +104,7 @@ class ClaimCache:
         self._why: dict[str, str] = {}
         self._pod_of: dict[str, str] = {}
         self._held: dict[str, DeviceClaim] = {}
+        self._counted_as: dict[str, str] = {}  # by the claim's key
         self._held_on: dict[str, set[str]] = {}
         self._holders: dict[str, BoundPod] = {}
         self._devices: dict[str, Mapping[str, CardUuid]] = {}
@@ -123,6 +124,9 @@ class ClaimCache:
     def pod_changed(self, change: Change[ObservedPod]) -> None:
         """Record a pod: it holds what its claim says, whatever its own annotations do."""
         pod = change.object
+        held = self._held.get(change.uid)
+        if held is not None and held.namespace != change.key.namespace:
+            self._disown(held, change.key.namespace, change.uid)
         if isinstance(pod, BoundPod):
             self._forget_pending(change.uid)
             allocation = self._allocation_of(self._held.get(pod.uid), pod.uid, pod.node)
@@ -135,7 +139,7 @@ class ClaimCache:
         self._on_pod(told)
         held = self._held.get(change.uid)
         if held is not None:  # until the claim is gone as well, as kube-scheduler counts it
-            self._core.ledger.observe(self._allocation_of(held))
+            self._core.ledger.observe(self._allocation_of(held, change.uid))
         elif change.uid in self.pods:
             self._on_due(change.uid)
 
@@ -145,10 +149,10 @@ class ClaimCache:
         uid = self._pod_of.get(claim.key)
         if change.type is ChangeType.DELETED:
             self.claims.pop(claim.key, None)
-            self._hold(claim.holder, None)
         else:
             self.claims[claim.key] = claim
-            self._hold(claim.holder, claim if claim.devices else None)
+        gone = change.type is ChangeType.DELETED or not claim.devices
+        self._count(claim, "" if claim.holder == claim.uid else claim.holder, gone=gone)
         if uid is not None:
             self.count_first_choice(uid)
             self._on_due(uid)
@@ -257,6 +261,33 @@ class ClaimCache:
         if pod is not None:
             self._core.ledger.forget(uid)
 
+    def _count(self, claim: DeviceClaim, pod: str, *, gone: bool = False) -> None:
+        """Count a claim for a *pod*, or under its own UID if that cannot be the pod's.
+
+        So nothing that kube-scheduler has allocated is left out, whoever made the claim.
+        """
+        before = self._counted_as.pop(claim.key, None)
+        if before is not None and (gone or before != (pod or claim.uid)):
+            self._hold(before, None)
+        if gone:
+            return
+        other = self._held.get(pod)
+        taken = other is not None and other.key != claim.key
+        bound, pending = self._core.bound_pods.get(pod), self.pods.get(pod)
+        namespace = bound.namespace if bound is not None else claim.namespace
+        if pending is not None:
+            namespace = pending.info.record.namespace
+        uid = claim.uid if not pod or taken or namespace != claim.namespace else pod
+        self._counted_as[claim.key] = uid
+        self._hold(uid, claim)
+
+    def _disown(self, claim: DeviceClaim, namespace: str, uid: str) -> None:
+        """Count a claim by itself that said it was of a pod of another namespace."""
+        self._count(claim, "")
+        for own in tuple(self.claims.values()):
+            if own.devices and (own.holder, own.namespace) == (uid, namespace):
+                self._count(own, uid)
+
     def _hold(self, uid: str, claim: DeviceClaim | None) -> None:
         """Count what a claim was allocated under *uid*, or no more than before with None."""
         before = self._held.pop(uid, None)
@@ -275,13 +306,11 @@ class ClaimCache:
         if claim is not None and bound is not None:
             self._core.bound_pods.put(msgspec.structs.replace(bound, allocation=allocation))
 
-    def _allocation_of(
-        self, claim: DeviceClaim | None, uid: str = "", node: str = ""
-    ) -> PodAllocation:
+    def _allocation_of(self, claim: DeviceClaim | None, uid: str, node: str = "") -> PodAllocation:
         if claim is None:
             return PodAllocation(pod_uid=uid, node=node, by_card={})
         cards = held_of_cards(claim, self._devices.get(claim.node, _NO_CARDS))
-        return PodAllocation(pod_uid=claim.holder, node=claim.node, by_card=cards)
+        return PodAllocation(pod_uid=uid, node=claim.node, by_card=cards)
 
 
 def _of(change: Change[Any], what: _T) -> Change[_T]:

@@ -1,6 +1,7 @@
 """ResourceClaims as the API server and kube-scheduler have them, for tests."""
 
 import copy
+import hashlib
 import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -21,6 +22,11 @@ from fracgpu.units import Mib
 from tests.support.gpu import Json, a_sharing_node
 
 _SEAL: Final = Seal(key=b"of the tests")
+
+
+def claim_name(pod: str) -> str:
+    """Return a name of a claim of ours that follows from a pod's."""
+    return names.CLAIM_PREFIX + hashlib.sha256(pod.encode()).hexdigest()[:10]
 
 
 def stored(body: Mapping[str, Any], *, uid: str = "claim-uid", version: str = "7") -> Json:
@@ -61,7 +67,12 @@ def decoded(claim: Json) -> DeviceClaim:
 
 
 def an_allocated_claim(
-    pod: PodRecord, need: PodNeed, assignment: Assignment, *, node: str, name: str = "fracgpu-0"
+    pod: PodRecord,
+    need: PodNeed,
+    assignment: Assignment,
+    *,
+    node: str,
+    name: str = "fracgpu-0000000000",
 ) -> Json:
     """Return our claim for a pod, with the cards of an assignment allocated."""
     cards: dict[str, list[CardUuid]] = {

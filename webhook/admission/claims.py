@@ -10,7 +10,6 @@ from typing import Final
 import msgspec
 
 from fracgpu import names
-from fracgpu.device_claims.claim import is_made_for_a_pod
 from fracgpu.device_claims.claims import MOST_CARDS, MOST_REQUESTS
 from fracgpu.errors import RequestError
 from fracgpu.k8s.container import ContainerKind, ContainerSpec
@@ -85,7 +84,7 @@ def refuse_others_claims(pod: Pod, sealed: GrantNote | None) -> None:
                 hint="leave it out, or rename it there and in the containers' resources.claims",
             )
         named = entry.resource_claim_name or ""
-        if is_made_for_a_pod(named):
+        if names.is_made_for_a_pod(named):
             raise RequestError(
                 field=f"resourceClaimName of spec.resourceClaims['{entry.name}']",
                 found=named,

@@ -17,14 +17,14 @@ from kube.client import KubeClient
 from kube.kinds import PODS, RESOURCE_CLAIMS
 from process.clock import SystemClock
 from tests.cli.live_cluster import NODE, Cli, furnish
-from tests.support.claims import a_claiming_pod, allocated
+from tests.support.claims import a_claiming_pod, allocated, claim_name
 from tests.support.waiting import until_true
 
 CARD = CardUuid(f"GPU-{NODE}-1")
 
 
 async def claiming(client: KubeClient, name: str, mib: int) -> PodInfo:
-    pod = a_claiming_pod(name, mib, claim=f"fracgpu-{name}")
+    pod = a_claiming_pod(name, mib, claim=claim_name(name))
     created = await client.create(PODS, pod, namespace="default")
     return decode_pod_info(msgspec.json.encode(created))
 
@@ -94,10 +94,10 @@ async def test_a_waiting_pod_says_how_far_its_claim_has_come(cli: Cli) -> None:
     await claim(cli.kube, await claiming(cli.kube, "open", 30_000), listed=False)
 
     assert await cli.call(explain, "none") == DONE
-    assert "claim fracgpu-none is not made yet" in cli.read().out
+    assert f"claim {claim_name('none')} is not made yet" in cli.read().out
     assert await cli.call(explain, "listed") == DONE
-    assert "claim fracgpu-listed lists 1 card" in cli.read().out
+    assert f"claim {claim_name('listed')} lists 1 card" in cli.read().out
     assert await cli.call(explain, "open") == FAILED
     out = cli.read().out
-    assert "claim fracgpu-open is open, because no card fitted when it was made" in out
+    assert f"claim {claim_name('open')} is open, because no card fitted when it was made" in out
     assert "schedulerName" not in out

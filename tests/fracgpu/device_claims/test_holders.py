@@ -9,7 +9,7 @@ from fracgpu.state.allocation import CardAllocation, PodRecord
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from fracgpu.state.snapshot import allocation_of
 from fracgpu.units import Mib
-from tests.support.claims import a_claiming_pod, an_allocated_claim, decoded
+from tests.support.claims import a_claiming_pod, an_allocated_claim, claim_name, decoded
 from tests.support.core import a_card, a_need, a_pod_need, a_record, on
 from tests.support.gpu import Json
 
@@ -17,7 +17,7 @@ NODES = (NodeCards(node="n", cards=(a_card("GPU-a"), a_card("GPU-b", index=1))),
 
 
 def a_pod(name: str = "p") -> PodInfo:
-    body = a_claiming_pod(name, claim=f"fracgpu-{name}")
+    body = a_claiming_pod(name, claim=claim_name(name))
     body["metadata"]["uid"] = f"pod-{name}"
     body["spec"]["nodeName"] = "n"
     return decode_pod_info(msgspec.json.encode(body))
@@ -26,7 +26,7 @@ def a_pod(name: str = "p") -> PodInfo:
 def a_claim(pod: str = "p", *, name: str = "", mib: int = 1_000) -> Json:
     record, need = a_record(f"pod-{pod}"), a_pod_need(a_need(mib, name="train"))
     choice = on("GPU-a", mib, container="train")
-    return an_allocated_claim(record, need, choice, node="n", name=name or f"fracgpu-{pod}")
+    return an_allocated_claim(record, need, choice, node="n", name=name or claim_name(pod))
 
 
 def test_a_pod_holds_what_its_claim_was_allocated() -> None:
@@ -41,7 +41,6 @@ def test_a_pod_holds_what_its_claim_was_allocated() -> None:
 
 def test_a_claim_that_users_made_is_held_by_the_pod_that_uses_it() -> None:
     theirs = a_claim(name="mine")
-    del theirs["metadata"]["labels"]
 
     (found,) = with_claims([a_pod()], [decoded(a_claim()), decoded(theirs)], NODES)
 
@@ -84,3 +83,12 @@ def test_all_requests_of_a_claim_count_at_once() -> None:
     assert {card: held.mib for card, held in allocation_of(by_claim).by_card.items()} == {
         "GPU-a": 1_200
     }
+
+
+def test_a_claim_of_another_namespace_is_not_the_pods() -> None:
+    forged = a_claim()
+    forged["metadata"]["namespace"] = "evil"
+
+    (found,) = with_claims([a_pod()], [decoded(forged)], NODES)
+
+    assert found.record.assignment is None

@@ -93,10 +93,6 @@ def _of_another(claim: Json) -> None:
     claim["metadata"]["ownerReferences"][0]["uid"] = "other"
 
 
-def _unlabelled(claim: Json) -> None:
-    del claim["metadata"]["labels"]
-
-
 def _shared(claim: Json) -> None:
     claim["status"]["reservedFor"].append({"resource": "pods", "name": "thief", "uid": "t"})
 
@@ -143,7 +139,6 @@ def _every_card(claim: Json) -> None:
         (_another_container, "requests for other containers"),
         (_of_nobody, "was not made for pod pod-pod-uid by FracGPU"),
         (_of_another, "was not made for pod pod-pod-uid by FracGPU"),
-        (_unlabelled, "was not made for pod pod-pod-uid by FracGPU"),
         (_shared, "is reserved for 2 pods"),
         (_reserved_for_another, "pod thief, which claim fracgpu-0123456789 is reserved for"),
         (_reserved_for_nobody, "is reserved for no pod"),

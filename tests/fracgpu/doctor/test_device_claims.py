@@ -9,6 +9,7 @@ from fracgpu import names
 from fracgpu.doctor.checkup import examine
 from fracgpu.doctor.facts import Unread
 from fracgpu.doctor.finding import Verdict
+from tests.support.claims import claim_name
 from tests.support.examined import (
     NODE,
     NOON,
@@ -24,7 +25,7 @@ Json = dict[str, Any]
 
 
 def a_waiting_pod(name: str, *, age_s: float) -> Json:
-    entry = {"name": names.POD_CLAIM, "resourceClaimName": f"fracgpu-{name}"}
+    entry = {"name": names.POD_CLAIM, "resourceClaimName": claim_name(name)}
     made = f"{NOON - timedelta(seconds=age_s):%Y-%m-%dT%H:%M:%SZ}"
     return {
         "metadata": {"name": name, "namespace": "ml", "creationTimestamp": made},
@@ -72,7 +73,7 @@ def test_without_the_wiring_nobody_looks_for_its_objects() -> None:
             {"waiting": (a_waiting_pod("late", age_s=31),)},
             "1 pod, such as ml/late, waited",
         ),
-        ("claims", {"claims": (a_claim("fracgpu-a", "one", "two"),)}, "2 pods (one, two)"),
+        ("claims", {"claims": (a_claim(claim_name("a"), "one", "two"),)}, "2 pods (one, two)"),
     ],
 )
 def test_what_is_wrong_is_named(check: str, changed: Json, observed: str) -> None:
@@ -82,7 +83,7 @@ def test_what_is_wrong_is_named(check: str, changed: Json, observed: str) -> Non
 def test_a_pod_may_wait_a_moment_for_its_claim_and_longer_for_room() -> None:
     young, waiting = a_waiting_pod("young", age_s=29), a_waiting_pod("long", age_s=3600)
 
-    facts = with_claims(waiting=(young, waiting), claims=(a_claim("fracgpu-long"),))
+    facts = with_claims(waiting=(young, waiting), claims=(a_claim(claim_name("long")),))
 
     assert result_of("claims", facts).verdict is Verdict.FINE
 

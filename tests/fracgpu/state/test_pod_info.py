@@ -101,7 +101,7 @@ def test_a_pod_whose_grant_is_lost_has_a_problem_with_a_claim_too() -> None:
     pod = a_gpu_pod("p", mib=1)
     del pod["spec"]["containers"][0]["resources"]
     pod["metadata"]["annotations"] = {names.FRACTION: "0.5"}
-    pod["spec"]["resourceClaims"] = [{"name": "fracgpu", "resourceClaimName": "fracgpu-1"}]
+    pod["spec"]["resourceClaims"] = [{"name": "fracgpu", "resourceClaimName": "fracgpu-0123456789"}]
 
     found = read(pod)
 

@@ -26,7 +26,7 @@ from scheduler.metrics import ClaimOutcome
 from scheduler.waiting_pods import WaitingPods
 from tests.fakes.clock import VirtualClock
 from tests.fakes.events import RecordedEvents
-from tests.support.claims import a_claiming_node, a_claiming_pod, allocated, stored
+from tests.support.claims import a_claiming_node, a_claiming_pod, allocated, claim_name, stored
 from tests.support.gpu import Json, some_cards
 
 Fault = Callable[[Callable[[], Awaitable[Json]]], Awaitable[Json]]
@@ -311,4 +311,4 @@ def an_api(nodes: int = 5, *, cards: int = 1, mib: int = 8_000) -> ClaimsApi:
 
 def a_pod(name: str, mib: int = 6_000, **more: Any) -> Json:
     """Return a pod whose claim has a name that follows from its own."""
-    return a_claiming_pod(name, mib, claim=f"fracgpu-{name}", **more)
+    return a_claiming_pod(name, mib, claim=claim_name(name), **more)

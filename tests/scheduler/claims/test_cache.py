@@ -14,7 +14,7 @@ from fracgpu.device_claims.claims import claim_of
 from fracgpu.state.pod_info import decode_pod_info
 from scheduler.cache.comparer import CacheComparer
 from tests.scheduler.claims.harness import ClaimsApi, ClaimsHarness, a_pod, an_api
-from tests.support.claims import allocated, stored
+from tests.support.claims import allocated, claim_name, stored
 from tests.support.gpu import Json, some_cards
 
 
@@ -25,7 +25,7 @@ def a_claim(pod: str, mib: int = 6_000, *, node: str = "n1") -> Json:
     info = decode_pod_info(msgspec.json.encode(body))
     assert info.need is not None
     card = CardUuid(f"GPU-{node}-0")
-    claim = stored(claim_of(info.record, f"fracgpu-{pod}", info.need, {"train": [card]}))
+    claim = stored(claim_of(info.record, claim_name(pod), info.need, {"train": [card]}))
     return allocated(claim, {"train": [card]}, node=node)
 
 
@@ -155,3 +155,62 @@ def _assumed(harness: ClaimsHarness) -> list[Any]:
         claim = harness.cache.claim_of(harness.cache.pods[uid])
         assert claim is None or not claim.allocated
     return list(assumed.values())
+
+
+def test_a_claims_label_changes_nothing() -> None:
+    harness = ClaimsHarness(an_api(nodes=1))
+    harness.see_pod(bound("p"))
+    harness.see_claim(a_claim("p"))
+    unlabelled = a_claim("p")
+    del unlabelled["metadata"]["labels"]
+
+    harness.see_claim(unlabelled)
+    assert harness.free_mib("n1") == [2_000]
+
+    harness.see_claim(unlabelled, gone=True)
+    harness.see_pod(bound("p"), gone=True)
+    assert (harness.free_mib("n1"), list(harness.cache.holders)) == ([8_000], [])
+
+
+def test_a_claim_whose_owner_changes_is_counted_once() -> None:
+    harness = ClaimsHarness(an_api(nodes=1))
+    harness.see_pod(bound("p"))
+    harness.see_claim(a_claim("p"))
+    orphan = a_claim("p")
+    del orphan["metadata"]["ownerReferences"]
+
+    harness.see_claim(orphan)
+    assert harness.free_mib("n1") == [2_000]
+    harness.see_claim(orphan, gone=True)
+
+    assert harness.free_mib("n1") == [8_000]
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+def test_a_claim_of_another_namespace_takes_nothing_from_a_pod(order: tuple[int, ...]) -> None:
+    harness = ClaimsHarness(an_api(nodes=1))
+    forged = a_claim("p", 1_000)
+    forged["metadata"] |= {"namespace": "evil", "uid": "forged"}
+    steps = [
+        lambda: harness.see_pod(bound("p")),
+        lambda: harness.see_claim(a_claim("p")),
+        lambda: harness.see_claim(forged),
+    ]
+
+    for at in order:
+        steps[at]()
+    assert harness.free_mib("n1") == [1_000]
+
+    harness.see_claim({**forged, "status": {}})
+    assert harness.free_mib("n1") == [2_000]
+
+
+def test_a_second_claim_with_the_same_owner_is_counted_beside_the_first() -> None:
+    harness = ClaimsHarness(an_api(nodes=1))
+    harness.see_claim(a_claim("p"))
+    of_a_template = a_claim("p", 1_000)
+    of_a_template["metadata"] |= {"name": "p-gpu-x7k2p", "uid": "of-a-template"}
+
+    harness.see_claim(of_a_template)
+
+    assert harness.free_mib("n1") == [1_000]

@@ -24,12 +24,12 @@ from tests.scheduler.claims.harness import (
     silent,
     unanswered,
 )
-from tests.support.claims import a_claiming_pod, decoded, stored
+from tests.support.claims import a_claiming_pod, claim_name, decoded, stored
 from tests.support.gpu import Json, some_cards
 
 
 def claim_of(api: ClaimsApi, pod: str) -> DeviceClaim:
-    return decoded(api.claims[f"fracgpu-{pod}"])
+    return decoded(api.claims[claim_name(pod)])
 
 
 def listed(api: ClaimsApi, pod: str) -> list[str]:
@@ -76,7 +76,7 @@ async def test_what_a_claim_holds_is_free_when_the_claim_is_gone() -> None:
 
     api.remove_pod("p")
     assert harness.free_mib("n1") == [2_000]  # as kube-scheduler counts it
-    api.remove_claim("fracgpu-p")
+    api.remove_claim(claim_name("p"))
 
     assert harness.free_mib("n1") == [8_000]
 
@@ -88,7 +88,7 @@ async def test_a_pod_that_is_gone_before_its_claim_is_allocated_holds_nothing() 
     await harness.settle()
 
     api.remove_pod("p")
-    api.remove_claim("fracgpu-p")
+    api.remove_claim(claim_name("p"))
 
     assert harness.free_mib("n1") == [8_000]
     assert harness.core.ledger.assumed == {}
@@ -139,7 +139,7 @@ async def test_an_open_claim_is_left_to_kube_scheduler() -> None:
     harness.see_node("large", some_cards("large", mib=16_000))
     await harness.look()
 
-    assert api.writes == ["create fracgpu-p"]
+    assert api.writes == [f"create {claim_name('p')}"]
 
 
 async def test_a_list_that_kube_scheduler_cannot_follow_is_replaced() -> None:
@@ -181,7 +181,7 @@ async def test_a_list_that_was_full_is_replaced_by_what_is_free_again() -> None:
     api.put_pod(taken)
     await harness.settle()
     for name in ("x", "y"):  # made by users, of the same class
-        mine = stored(api.claims["fracgpu-q"] | {}, uid=f"of-{name}")
+        mine = stored(api.claims[claim_name("q")] | {}, uid=f"of-{name}")
         mine["metadata"] = {"name": name, "namespace": "default", "uid": f"of-{name}"}
         api.put_claim(mine | {"status": _on({"x": "n1", "y": "n2"}[name])})
     api.schedule()
@@ -223,8 +223,8 @@ async def test_a_claim_of_somebody_else_is_reported_and_left_alone() -> None:
     harness = ClaimsHarness(api)
     api.put_pod(a_pod("other"))
     await harness.settle()
-    thief = dict(api.claims["fracgpu-other"])
-    thief["metadata"] = {"name": "fracgpu-p", "namespace": "default", "uid": "thief"}
+    thief = dict(api.claims[claim_name("other")])
+    thief["metadata"] = {"name": claim_name("p"), "namespace": "default", "uid": "thief"}
     api.put_claim(thief)
     api.put_pod(a_pod("p"))
 
@@ -234,7 +234,7 @@ async def test_a_claim_of_somebody_else_is_reported_and_left_alone() -> None:
     ((pod, reason, note),) = harness.recorder.events
     assert (pod, reason) == ("Pod/p", "NoClaim")
     assert "made by somebody else" in note
-    assert api.claims["fracgpu-p"]["metadata"]["uid"] == "thief"
+    assert api.claims[claim_name("p")]["metadata"]["uid"] == "thief"
 
 
 @pytest.mark.parametrize(
@@ -358,7 +358,7 @@ async def test_whoever_leads_next_ends_what_was_begun(at: int, kill: Fault) -> N
         api.schedule()
         await second.clock.advance(30.0)
 
-    assert sorted(api.claims) == ["fracgpu-a", "fracgpu-b", "fracgpu-c"]
+    assert set(api.claims) == {claim_name("a"), claim_name("b"), claim_name("c")}
     assert all(pod["spec"].get("nodeName") for pod in api.pods.values())
     assert max(api.held().values()) <= 8_000
     assert [second.free_mib(node) for node in api.cards] == [[2_000]] * 3
@@ -389,7 +389,7 @@ async def test_claims_of_pods_that_are_gone_are_removed() -> None:
     for name in ("gone", "here"):
         api.put_pod(a_pod(name))
     await harness.settle()
-    again = a_claiming_pod("gone", claim="fracgpu-again")
+    again = a_claiming_pod("gone", claim=claim_name("again"))
     again["metadata"]["uid"] = "another"
     api.remove_pod("gone")
     api.put_pod(again)
@@ -398,7 +398,7 @@ async def test_claims_of_pods_that_are_gone_are_removed() -> None:
 
     await harness.controller.sweep()
 
-    assert sorted(api.claims) == ["fracgpu-again", "fracgpu-here", "mine"]
+    assert set(api.claims) == {claim_name("again"), claim_name("here"), "mine"}
     assert harness.outcomes[ClaimOutcome.REMOVED] == 1
 
 
