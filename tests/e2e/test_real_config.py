@@ -30,7 +30,7 @@ REFUSALS = {
     },
     "scheduler": {
         f"key placement {IN_USE}: stategy is not a key here; did you mean strategy?; "
-        "want only strategy"
+        "want only strategy, overcommit"
     },
     "rebalancer": {f"key rebalancer {IN_USE}: hotRatoi is not a key here; did you mean hotRatio?"},
 }
