@@ -6,6 +6,7 @@ what stands in for kubelet and kube-proxy.
 
 import asyncio
 import sys
+from collections.abc import Callable, Container
 from pathlib import Path
 
 import pytest
@@ -29,15 +30,15 @@ async def issuers(client: KubeClient) -> set[str]:
     return {read(secret.data["tls.crt"]).issuer_key_id for secret in found if secret is not None}
 
 
-async def leader(client: KubeClient) -> str:
-    """Return the name of the pod whose extender leads."""
+async def leader(client: KubeClient, running: Callable[[], Container[str]]) -> str:
+    """Return the name of the running pod whose extender leads; the Lease may name an ended one."""
     holder = ""
 
     async def somebody() -> bool:
         nonlocal holder
         lease = await client.get_object(LEASES, "fracgpu-scheduler-extender", namespace=SYSTEM)
         holder = lease["spec"].get("holderIdentity") or ""
-        return bool(holder)
+        return holder in running()
 
     await until(somebody, what="somebody leads")
     return holder
@@ -67,7 +68,9 @@ async def test_a_new_authority_an_update_and_the_loss_of_the_leader_never_stop_p
             await until(lambda: settled(harness), what="the update ends", limit_s=120)
             updated, started = applicants.figures, set(harness.pods.kubelet.started)
 
-            await harness.pods.kubelet.lose(await leader(harness.client))
+            await harness.pods.kubelet.lose(
+                await leader(harness.client, harness.pods.kubelet.running)
+            )
             await applicants.until_placed(5)
             await applicants.finish()
         with capsys.disabled():

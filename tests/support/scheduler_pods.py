@@ -16,7 +16,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Container, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -145,6 +145,10 @@ class Kubelet:
             async with asyncio.TaskGroup() as group:
                 for child in [process for pod in self._pods.values() for process in _all(pod)]:
                     group.create_task(child.end(), name="end")
+
+    def running(self) -> Container[str]:
+        """Return the names of the pods that run."""
+        return self._pods.keys()
 
     async def lose(self, name: str) -> None:
         """Lose a pod with its node: its processes end without a status update."""
