@@ -68,7 +68,7 @@ class ConfigWatcher(Generic[T]):
         self._informer = Informer(
             client,
             CONFIGMAPS,
-            decode=_read_data,
+            decode=read_data,
             namespace=namespace,
             field_selector=f"metadata.name={name}",
             on_change=self._take,
@@ -190,5 +190,6 @@ class _ConfigMap(msgspec.Struct, frozen=True):
     data: dict[str, str] | None = None
 
 
-def _read_data(body: bytes) -> Mapping[str, str]:
+def read_data(body: bytes) -> Mapping[str, str]:
+    """Return the ``data`` of a ConfigMap."""
     return msgspec.json.decode(body, type=_ConfigMap).data or {}

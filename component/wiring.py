@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import Final
 
-import msgspec
 import structlog
 
 from component.config_keys import WIRING
+from component.config_watcher import read_data
 from fracgpu import names
 from fracgpu.errors import shorten
 from kube.client import KubeClient
@@ -60,8 +60,7 @@ async def read_wiring(client: KubeClient, *, namespace: str, clock: Clock) -> Wi
     """
     while (found := await _listed(client, namespace)) is None:
         await clock.sleep(_PAUSE_S)
-    data = [msgspec.json.decode(item, type=_ConfigMap).data or {} for item in found]
-    text = data[0].get(WIRING) if data else None
+    text = read_data(found[0]).get(WIRING) if found else None
     try:
         wiring = DEFAULT_WIRING if text is None else parse_wiring(text)
     except ValueError as error:
@@ -77,7 +76,3 @@ async def _listed(client: KubeClient, namespace: str) -> Sequence[bytes] | None:
     except KubeError as error:
         _log.warning("wiring_not_read", error=str(error))
         return None
-
-
-class _ConfigMap(msgspec.Struct, frozen=True):
-    data: dict[str, str] | None = None

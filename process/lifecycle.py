@@ -6,10 +6,10 @@ cancel the loops, close the clients.
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 import structlog
 
@@ -20,6 +20,7 @@ log = structlog.get_logger()
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _TELEMETRY_STOP_S: Final = 1.0
+_T = TypeVar("_T")
 
 
 class Server(Protocol):
@@ -97,7 +98,8 @@ async def _run(service: Service, clock: Clock, stopping: asyncio.Event) -> None:
         await service.telemetry.start()
     try:
         async with AsyncExitStack() as opened:
-            running = await _open(service, opened, stopping)
+            opening = opened.enter_async_context(service.open())
+            running = await _unless(stopping, opening, name="open")
             if running is None:
                 return
             async with asyncio.TaskGroup() as group:
@@ -114,24 +116,24 @@ async def _run(service: Service, clock: Clock, stopping: asyncio.Event) -> None:
             await service.telemetry.stop(_TELEMETRY_STOP_S)
 
 
-async def _open(
-    service: Service, opened: AsyncExitStack, stopping: asyncio.Event
-) -> Running | None:
-    """Open the service, which may wait for the API server; return None if stopped meanwhile."""
+async def _unless(
+    stopping: asyncio.Event, work: Coroutine[Any, Any, _T], *, name: str
+) -> _T | None:
+    """Return the result of *work*, which may wait for others; None if stopped meanwhile."""
     async with asyncio.TaskGroup() as group:
-        opening = group.create_task(opened.enter_async_context(service.open()), name="open")
+        working = group.create_task(work, name=name)
         stop = group.create_task(stopping.wait(), name="wait_for_stop")
-        await asyncio.wait({opening, stop}, return_when=asyncio.FIRST_COMPLETED)
-        opening.cancel()
+        await asyncio.wait({working, stop}, return_when=asyncio.FIRST_COMPLETED)
+        working.cancel()
         stop.cancel()
-    return None if opening.cancelled() else opening.result()
+    return None if working.cancelled() else working.result()
 
 
 async def _serve(
     service: Service, servers: Sequence[Server], clock: Clock, stopping: asyncio.Event
 ) -> None:
     try:
-        if await _start(servers, stopping):
+        if await _unless(stopping, _start(servers), name="start_servers"):
             service.gate.open()
             log.info("service_started", service=service.name)
             await stopping.wait()
@@ -144,20 +146,10 @@ async def _serve(
                 group.create_task(server.stop(service.drain_timeout_s), name="stop_server")
 
 
-async def _start(servers: Sequence[Server], stopping: asyncio.Event) -> bool:
-    """Start the servers, unless stopped meanwhile; return whether all are up."""
-    async with asyncio.TaskGroup() as group:
-        start = group.create_task(_start_all(servers), name="start_servers")
-        stop = group.create_task(stopping.wait(), name="wait_for_stop")
-        await asyncio.wait({start, stop}, return_when=asyncio.FIRST_COMPLETED)
-        start.cancel()
-        stop.cancel()
-    return start.done() and not start.cancelled()
-
-
-async def _start_all(servers: Sequence[Server]) -> None:
+async def _start(servers: Sequence[Server]) -> bool:
     for server in servers:
         await server.start()
+    return True
 
 
 async def _forever(name: str, loop: Callable[[], Awaitable[None]]) -> None:

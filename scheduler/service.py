@@ -3,24 +3,25 @@
 import asyncio
 import socket
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
 
 from component import config_keys, placement_config
 from component.certificate_watcher import CertificateWatcher
 from component.config_watcher import ConfigWatcher
-from component.leader_gate import LeaderGate
+from component.leader_gate import LeaderGate, ListWatcher
 from component.metrics import CertificateMetrics
 from component.refused_config import RefusedConfigReporter
 from component.wiring import Wiring, read_wiring
+from fracgpu.cards.card import NodeCards
 from fracgpu.device_claims.claim import decode_claim
 from fracgpu.k8s.disruption_budget import read_budget
 from fracgpu.k8s.pod import LIVE_PODS
 from fracgpu.request.need import Strategy
 from fracgpu.state.move_object import decode_move
 from fracgpu.state.node_info import observe_offered_node, read_offered_node
-from fracgpu.state.reservation import read_claims
+from fracgpu.state.reservation import MoveClaims, read_claims
 from kube.access import connect
 from kube.client import KubeClient
 from kube.events import EventRecorder
@@ -99,14 +100,20 @@ class _Shared:
     """The parts that do not depend on who allocates the cards."""
 
     def __init__(
-        self, settings: SchedulerSettings, client: KubeClient, clock: Clock, registry: Registry
+        self,
+        settings: SchedulerSettings,
+        client: KubeClient,
+        clock: Clock,
+        registry: Registry,
+        gate: ReadyGate,
+        *,
+        notes: LeaseNotes | None = None,
     ) -> None:
         self._settings = settings
-        self._client = client
         self._clock = clock
-        self._identity = settings.identity or socket.gethostname()
+        identity = settings.identity or socket.gethostname()
         self.metrics = SchedulerMetrics(registry)
-        self.recorder = EventRecorder(client, "fracgpu-scheduler", clock, instance=self._identity)
+        self.recorder = EventRecorder(client, "fracgpu-scheduler", clock, instance=identity)
         self.refused = RefusedConfigReporter(
             self.recorder, name=settings.config_map, namespace=settings.namespace
         )
@@ -125,30 +132,83 @@ class _Shared:
             client,
             self.core,
             clock,
-            identity=self._identity,
+            identity=identity,
             strategy=lambda: config.value,
         )
-
-    def election(self, *, notes: LeaseNotes | None = None) -> LeaderElector:
-        return LeaderElector(
-            self._client,
-            self._clock,
-            name=self._settings.lease,
-            namespace=self._settings.namespace,
-            identity=self._identity,
-            times=LeaseDurations.lasting(self._settings.lease_duration_s),
+        self.election = LeaderElector(
+            client,
+            clock,
+            name=settings.lease,
+            namespace=settings.namespace,
+            identity=identity,
+            times=LeaseDurations.lasting(settings.lease_duration_s),
             notes=notes,
         )
+        self.leader_gate = LeaderGate(self.election)
+        gate.add("leader and lists", self.leader_gate.why_not_ready)
+
+    def follow(self, **lists: ListWatcher) -> dict[str, Callable[[], Awaitable[None]]]:
+        """Return the tasks that follow *lists*, the configuration and the election."""
+        lists["config"] = self.config
+        return {
+            **{name: self.leader_gate.follow(name, each) for name, each in lists.items()},
+            "refused config": self.refused.run,
+            "election": self.leader_gate.run,
+        }
+
+    def upkeep(
+        self,
+        *,
+        nodes: Callable[[], Iterable[NodeCards]],
+        pods: Callable[[], Iterable[AnyPod]],
+        moves: Callable[[], Iterable[MoveClaims]] = tuple,
+        moves_served: Callable[[], bool] = lambda: False,
+        activity: RequestActivity | None = None,
+    ) -> dict[str, Callable[[], Awaitable[None]]]:
+        """Return the tasks that compare, tell and learn, beside those that place pods."""
+        core, metrics, gate = self.core, self.metrics, self.leader_gate
+        ledger, waiting, clock = core.ledger, self.page.board.waiting, self._clock
+        metrics.watch(
+            assumed=lambda: len(ledger.assumed),
+            leads=lambda: gate.leads,
+            moves_served=moves_served,
+            reservations=lambda: ledger.reservations.states(now=clock.now()),
+            longest_pause_s=partial(longest_pause_s, asyncio.get_running_loop()),
+            waiting=waiting.by_reason,
+        )
+        comparer = CacheComparer(
+            ledger,
+            core.matrix,
+            nodes=nodes,
+            pods=pods,
+            moves=moves,
+            clock=clock,
+            on_drift=metrics.compared,
+            on_overcommitted=metrics.overcommitted,
+            every_s=self._settings.cache_comparison_period_s,
+        )
+        pool_events = PoolEvents(
+            self.recorder, waiting=lambda: waiting.by_uid, nodes=nodes, clock=clock
+        )
+        learner = WorkloadLearner(core.least_waste, activity)
+        learn = partial(learner.run, clock, core.changes, every_s=_LEARN_S)
+        return {
+            "audit": gate.once_listed(comparer.run),
+            "pool events": gate.once_listed(pool_events.run),
+            "learn the mix": gate.once_listed(learn),
+        }
 
 
-def _wire(  # noqa: PLR0915 - a statement for each part
+def _wire(
     settings: SchedulerSettings,
     client: KubeClient,
     clock: Clock,
     registry: Registry,
     gate: ReadyGate,
 ) -> Running:
-    shared = _Shared(settings, client, clock, registry)
+    record = BindingRecord(lambda: assumptions.under_way())  # noqa: PLW0108 - they are made below
+    shared = _Shared(settings, client, clock, registry, gate, notes=record)
+    election, leader_gate = shared.election, shared.leader_gate
     metrics, recorder, config = shared.metrics, shared.recorder, shared.config
     core, page = shared.core, shared.page
     ledger = core.ledger
@@ -170,19 +230,7 @@ def _wire(  # noqa: PLR0915 - a statement for each part
     moves = Informer(
         client, MOVES, decode=read_claims, on_change=core.handlers.move_changed, optional=True
     )
-    record = BindingRecord(lambda: assumptions.under_way())  # noqa: PLW0108 - they are made below
-    election = shared.election(notes=record)
-    leader_gate = LeaderGate(election)
-    tasks = {
-        "nodes": leader_gate.follow("nodes", nodes),
-        "pods": leader_gate.follow("pods", pods),
-        "budgets": leader_gate.follow("budgets", budgets),
-        "moves": leader_gate.follow("moves", moves),
-        "config": leader_gate.follow("config", shared.config),
-        "refused config": shared.refused.run,
-        "election": leader_gate.run,
-    }
-    gate.add("leader and lists", leader_gate.why_not_ready)
+    tasks = shared.follow(nodes=nodes, pods=pods, budgets=budgets, moves=moves)
     tls = None
     if settings.tls_secret:
         tls = ServingTls(require_client_certificate=True, alpn=ALPN)
@@ -263,34 +311,14 @@ def _wire(  # noqa: PLR0915 - a statement for each part
         host_left=core.host_left,
         groups=BindGroups(clock, pause_s=settings.bind_pause_s),
     )
-    comparer = CacheComparer(
-        ledger,
-        core.matrix,
+    activity = RequestActivity()
+    upkeep = shared.upkeep(
         nodes=lambda: nodes.items().values(),
         pods=lambda: pods.items().values(),
         moves=lambda: moves.items().values(),
-        clock=clock,
-        on_drift=metrics.compared,
-        on_overcommitted=metrics.overcommitted,
-        every_s=settings.cache_comparison_period_s,
-    )
-    metrics.watch(
-        assumed=lambda: len(ledger.assumed),
-        leads=lambda: leader_gate.leads,
         moves_served=lambda: moves.served,
-        reservations=lambda: ledger.reservations.states(now=clock.now()),
-        longest_pause_s=partial(longest_pause_s, asyncio.get_running_loop()),
-        waiting=page.board.waiting.by_reason,
+        activity=activity,
     )
-    pool_events = PoolEvents(
-        recorder,
-        waiting=lambda: page.board.waiting.by_uid,
-        nodes=lambda: nodes.items().values(),
-        clock=clock,
-    )
-    activity = RequestActivity()
-    learner = WorkloadLearner(core.least_waste, activity)
-    learn = partial(learner.run, clock, core.changes, every_s=_LEARN_S)
     return Running(
         tasks={
             **tasks,
@@ -299,11 +327,9 @@ def _wire(  # noqa: PLR0915 - a statement for each part
             "assumptions": assumptions.expire,
             "fence": leader_gate.once_listed(fence.run),
             "resizes": leader_gate.once_listed(fence.once_up(resizer.run)),
-            "audit": leader_gate.once_listed(comparer.run),
-            "pool events": leader_gate.once_listed(pool_events.run),
             "wake": leader_gate.once_listed(fence.once_up(activator.run)),
             "gangs": leader_gate.once_listed(partial(core.gangs.run, marker)),
-            "learn the mix": leader_gate.once_listed(learn),
+            **upkeep,
             "settle memory": settling_memory(leader_gate, core, clock, lists=(nodes, pods)),
         },
         servers=(
@@ -350,9 +376,8 @@ def _wire_claims(
     gate: ReadyGate,
 ) -> Running:
     """Return the parts where the cluster's kube-scheduler allocates the cards, and asks nobody."""
-    shared = _Shared(settings, client, clock, registry)
-    metrics, core, page = shared.metrics, shared.core, shared.page
-    ledger = core.ledger
+    shared = _Shared(settings, client, clock, registry, gate)
+    core, page, leader_gate = shared.core, shared.page, shared.leader_gate
     cache = ClaimCache(
         core,
         on_pod=page.board.pod_changed,
@@ -367,17 +392,7 @@ def _wire_claims(
         on_change=cache.pod_changed,
     )
     claims = Informer(client, RESOURCE_CLAIMS, decode=decode_claim, on_change=cache.claim_changed)
-    election = shared.election()
-    leader_gate = LeaderGate(election)
-    tasks = {
-        "nodes": leader_gate.follow("nodes", nodes),
-        "pods": leader_gate.follow("pods", pods),
-        "claims": leader_gate.follow("claims", claims),
-        "config": leader_gate.follow("config", shared.config),
-        "refused config": shared.refused.run,
-        "election": leader_gate.run,
-    }
-    gate.add("leader and lists", leader_gate.why_not_ready)
+    tasks = shared.follow(nodes=nodes, pods=pods, claims=claims)
     controller = ClaimController(
         client,
         cache,
@@ -387,41 +402,17 @@ def _wire_claims(
         recorder=shared.recorder,
         clock=clock,
         limit_s=settings.bind_timeout_s,
-        on_outcome=metrics.claim,
+        on_outcome=shared.metrics.claim,
     )
-    comparer = CacheComparer(
-        ledger,
-        core.matrix,
-        nodes=lambda: (node.cards for node in nodes.items().values()),
-        pods=lambda: cache.holders,
-        clock=clock,
-        on_drift=metrics.compared,
-        on_overcommitted=metrics.overcommitted,
-        every_s=settings.cache_comparison_period_s,
+    upkeep = shared.upkeep(
+        nodes=lambda: (node.cards for node in nodes.items().values()), pods=lambda: cache.holders
     )
-    metrics.watch(
-        assumed=lambda: len(ledger.assumed),
-        leads=lambda: leader_gate.leads,
-        moves_served=lambda: False,
-        reservations=lambda: ledger.reservations.states(now=clock.now()),
-        longest_pause_s=partial(longest_pause_s, asyncio.get_running_loop()),
-        waiting=page.board.waiting.by_reason,
-    )
-    pool_events = PoolEvents(
-        shared.recorder,
-        waiting=lambda: page.board.waiting.by_uid,
-        nodes=lambda: (node.cards for node in nodes.items().values()),
-        clock=clock,
-    )
-    learn = partial(WorkloadLearner(core.least_waste).run, clock, core.changes, every_s=_LEARN_S)
     return Running(
         tasks={
             **tasks,
             **page.tasks(leader_gate, moves=False),  # there is no rebalancer
             "claims of pods": leader_gate.once_listed(controller.run),
-            "audit": leader_gate.once_listed(comparer.run),
-            "pool events": leader_gate.once_listed(pool_events.run),
-            "learn the mix": leader_gate.once_listed(learn),
+            **upkeep,
             "settle memory": settling_memory(leader_gate, core, clock, lists=(nodes, pods)),
         },
         servers=page.servers(leader_gate),

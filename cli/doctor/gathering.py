@@ -13,7 +13,7 @@ from cli.cluster import certs_settings
 from cli.doctor.webhook_probe import ask_webhook
 from component import config_keys, placement_config
 from component.config_keys import refuse_unknown_keys
-from component.wiring import parse_wiring
+from component.wiring import Wiring, parse_wiring
 from fracgpu import names
 from fracgpu.doctor.facts import (
     CertificateFact,
@@ -129,6 +129,7 @@ class Gatherer:
             config_mistakes=_config_mistakes(maps),
             ignored_keys=_ignored_keys(maps),
             overcommits=_overcommits(maps),
+            by_claims=_by_claims(maps),
             **found,
         )
 
@@ -291,6 +292,15 @@ def _overcommits(maps: Objects | Unread) -> bool | Unread:
         return maps
     with suppress(ValueError):
         return placement_config.parse_overcommit(_text_of(maps, config_keys.PLACEMENT)) > 1
+    return False
+
+
+def _by_claims(maps: Objects | Unread) -> bool | Unread:
+    """Report whether kube-scheduler is to allocate claims."""
+    if isinstance(maps, Unread):
+        return maps
+    with suppress(ValueError):
+        return parse_wiring(_text_of(maps, config_keys.WIRING)) is Wiring.CLAIMS
     return False
 
 

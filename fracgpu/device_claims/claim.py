@@ -12,6 +12,7 @@ from fracgpu.cards.card import CardUuid
 from fracgpu.device_claims import devices
 from fracgpu.device_claims.selectors import listed_cards
 from fracgpu.errors import WireError, decode_wire
+from fracgpu.k8s.pod import OwnerReference
 from fracgpu.k8s.quantity import memory_mib, parse
 from fracgpu.state.allocation import WHOLE_CARD, Assignment, CardAllocation, Slice
 from fracgpu.units import FULL_CORES, MAX_MIB, Mib
@@ -157,13 +158,6 @@ def _sum(one: CardAllocation, other: CardAllocation) -> CardAllocation:
     )
 
 
-class _Owner(msgspec.Struct):
-    kind: str = ""
-    name: str = ""
-    uid: str = ""
-    controller: bool = False
-
-
 class _Meta(msgspec.Struct, rename="camel"):
     name: str = ""
     namespace: str = ""
@@ -171,7 +165,7 @@ class _Meta(msgspec.Struct, rename="camel"):
     resource_version: str = ""
     creation_timestamp: datetime | None = None
     deletion_timestamp: str | None = None
-    owner_references: list[_Owner] | None = None
+    owner_references: list[OwnerReference] | None = None
 
 
 _Amounts = dict[str, str | int | float]

@@ -12,6 +12,7 @@ from fracgpu.doctor.facts import (
     Json,
     NotKnownError,
     Unread,
+    is_true,
     known,
     labels_of,
     name_of,
@@ -71,7 +72,11 @@ def _slices(facts: Facts) -> Iterator[Finding]:
         written.setdefault(str(one["spec"].get("nodeName") or ""), []).append(one)
     for node in known(facts.nodes):
         name = name_of(node)
-        if not shares(labels_of(node)) or name in written or not _says_it_shares(node):
+        if (
+            not shares(labels_of(node))
+            or name in written
+            or not is_true(node, names.SHARING_CONDITION)
+        ):
             continue
         yield error(
             f"node {name} says that it shares its cards, and has no ResourceSlice of "
@@ -81,13 +86,6 @@ def _slices(facts: Facts) -> Iterator[Finding]:
             f"{APP_LABEL}=fracgpu-deviceplugin",
             needs=[agent_on(name), ALL_AGENTS],
         )
-
-
-def _says_it_shares(node: Json) -> bool:
-    return any(
-        each.get("type") == names.SHARING_CONDITION and each.get("status") == "True"
-        for each in node.get("status", {}).get("conditions") or ()
-    )
 
 
 def _claims(facts: Facts) -> Iterator[Finding]:

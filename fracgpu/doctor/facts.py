@@ -113,6 +113,7 @@ class Facts:
         scheduler_configurations: by ``ConfigMap NAME, key KEY``: what kube-scheduler reads there.
         config_mistakes: of ``fracgpu-config``: the mistakes of each key; None: no such ConfigMap.
         ignored_keys: of ``fracgpu-config``: what the rebalancer's key has from earlier versions.
+        by_claims: whether ``fracgpu-config`` has ``wiring: claims``.
         overcommits: whether ``fracgpu-config`` has an ``overcommit`` above 1.
     """
 
@@ -147,6 +148,7 @@ class Facts:
     card_slices: Objects | Unread = ()
     claims: Objects | Unread = ()
     overcommits: bool | Unread = False
+    by_claims: bool | Unread = False
 
 
 def name_of(body: Json) -> str:
@@ -185,11 +187,18 @@ def requests_memory(pod: Json) -> bool:
 
 def is_ready(body: Json) -> bool:
     """Report whether a pod or a node has the condition Ready."""
+    return is_true(body, "Ready")
+
+
+def condition_of(body: Json, kind: str) -> Json | None:
+    """Return a condition of an object's status, or None."""
     conditions = body.get("status", {}).get("conditions") or ()
-    return any(
-        condition.get("type") == "Ready" and condition.get("status") == "True"
-        for condition in conditions
-    )
+    return next((each for each in conditions if each.get("type") == kind), None)
+
+
+def is_true(body: Json, kind: str) -> bool:
+    """Report whether an object's status has a condition, and it is true."""
+    return (condition_of(body, kind) or {}).get("status") == "True"
 
 
 def time_of(text: object) -> datetime | None:

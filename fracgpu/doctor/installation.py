@@ -24,10 +24,6 @@ AGENT: Final = "fracgpu-deviceplugin"
 
 DEPLOYMENTS: Final = (WEBHOOK, SCHEDULER, names.REBALANCER, CERTS)
 
-WIRING_KEY: Final = "wiring"
-"""Of the ConfigMap; as ``component/wiring.py`` reads it."""
-CLAIMS: Final = "claims"
-
 APP_LABEL: Final = "app.kubernetes.io/name"
 """The label of workloads and pods that names the role; the chart may call a workload otherwise."""
 
@@ -53,13 +49,12 @@ def uses_claims(facts: Facts) -> bool:
     Raises:
         NotKnownError: the ConfigMap could not be read.
     """
-    config = named(known(facts.config_maps), names.CONFIG_MAP) or {}
-    return str((config.get("data") or {}).get(WIRING_KEY, "")).strip() == CLAIMS
+    return known(facts.by_claims)
 
 
 def deployments_of(facts: Facts) -> tuple[str, ...]:
     """Return the roles that have a Deployment; nothing is moved where claims are the wiring."""
-    moves = isinstance(facts.config_maps, Unread) or not uses_claims(facts)
+    moves = isinstance(facts.by_claims, Unread) or not uses_claims(facts)
     return tuple(role for role in DEPLOYMENTS if moves or role != names.REBALANCER)
 
 

@@ -15,6 +15,7 @@ from fracgpu.doctor.facts import (
     Facts,
     Json,
     annotations_of,
+    condition_of,
     is_ready,
     known,
     labels_of,
@@ -108,15 +109,9 @@ def _logs(facts: Facts, node: str) -> str:
     return f"{kubectl} logs $({kubectl} get pods -o name {pod})"
 
 
-def _condition(node: Json) -> Json | None:
-    conditions = node.get("status", {}).get("conditions") or ()
-    ours = (each for each in conditions if each.get("type") == names.SHARING_CONDITION)
-    return next(ours, None)
-
-
 def _driver(facts: Facts) -> Iterator[Finding]:
     for node in _sharing(facts):
-        condition = _condition(node)
+        condition = condition_of(node, names.SHARING_CONDITION)
         name = name_of(node)
         logs = _logs(facts, name)
         if condition is None:
@@ -164,7 +159,7 @@ def _unhealthy(node: Json) -> Iterator[Finding]:
 
 def _runtime(facts: Facts) -> Iterator[Finding]:
     for node in _sharing(facts):
-        condition, name = _condition(node), name_of(node)
+        condition, name = condition_of(node, names.SHARING_CONDITION), name_of(node)
         if condition is not None and condition.get("reason") == _RUNTIME_REASON:
             yield error(f"node {name}: {condition.get('message')}", cure=_RUNTIME_CURE)
         elif annotations_of(node).get(names.NODE_IDENTITY) == names.IDENTITY_LISTED:

@@ -18,6 +18,12 @@ class HostResources:
     memory_mib: int = 0
     pods: int = 0
 
+    def lacks(self, wanted: "HostResources") -> bool:
+        """Report whether this, which is left, is too little CPU or memory for what is *wanted*."""
+        return wanted.cpu_milli > max(self.cpu_milli, 0) or wanted.memory_mib > max(
+            self.memory_mib, 0
+        )
+
 
 def node_allocatable(amounts: Mapping[str, str | int | float]) -> HostResources:
     """Return ``cpu``, ``memory`` and ``pods`` of a node's allocatable; 0 for what is missing."""

@@ -157,7 +157,7 @@ def _take(member: GangMember, there: _Node, strategy: Strategy) -> Placement | N
         return None
     wanted, left = member.pod.host, there.left
     answer = place(there.info, member.need, strategy=strategy, exclude=member.closed)
-    if not isinstance(answer, Placement) or (left is not None and _lacks(left, wanted)):
+    if not isinstance(answer, Placement) or (left is not None and left.lacks(wanted)):
         there.full.add(kind)
         return None
     holds = allocations_by_card(answer.assignment, member.pod.record.containers)
@@ -168,7 +168,3 @@ def _take(member: GangMember, there: _Node, strategy: Strategy) -> Placement | N
             memory_mib=left.memory_mib - wanted.memory_mib,
         )
     return answer
-
-
-def _lacks(left: HostResources, wanted: HostResources) -> bool:
-    return wanted.cpu_milli > max(left.cpu_milli, 0) or wanted.memory_mib > max(left.memory_mib, 0)

@@ -721,15 +721,16 @@ def cards_without_host(
         kept.setdefault(hold.node, []).append(hold.host)
     if not kept:
         return {}
-    wanted = pod.host
     found: dict[CardUuid, str] = {}
     for node, hosts in kept.items():
         left, node_info = host_left(node, pod.record.uid), ledger.node(node, now=now)
         if left is None or node_info is None:
             continue
-        cpu_milli = left.cpu_milli - sum(host.cpu_milli for host in hosts)
-        memory_mib = left.memory_mib - sum(host.memory_mib for host in hosts)
-        if wanted.cpu_milli > max(cpu_milli, 0) or wanted.memory_mib > max(memory_mib, 0):
+        unkept = HostResources(
+            cpu_milli=left.cpu_milli - sum(host.cpu_milli for host in hosts),
+            memory_mib=left.memory_mib - sum(host.memory_mib for host in hosts),
+        )
+        if unkept.lacks(pod.host):
             found |= dict.fromkeys(node_info.cards, node)
     return found
 

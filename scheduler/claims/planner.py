@@ -65,10 +65,11 @@ class ClaimPlanner:
     def plan(self, pod: UnboundPod, *, without: Collection[str] = ()) -> Plan:
         """Return the best cards for a pod, of which none is on a node in *without*."""
         info = pod.info
+        labels = _wanted_labels(info)
         candidates = tuple(
             name
             for name, node in self._nodes.items()
-            if name not in without and _takes(node, pod.rules, _wanted_labels(info))
+            if name not in without and _takes(node, pod.rules, labels)
         )
         args = ExtenderArgs(pod=info, node_names=candidates)
         ranked = self._core.extender.ranked(args)
@@ -87,10 +88,7 @@ class ClaimPlanner:
 
     def _has_host(self, pod: PodInfo, node: str) -> bool:
         left = self._core.host_left(node, pod.record.uid)
-        return left is None or (
-            pod.host.cpu_milli <= max(left.cpu_milli, 0)
-            and pod.host.memory_mib <= max(left.memory_mib, 0)
-        )
+        return left is None or not left.lacks(pod.host)
 
 
 def _wanted_labels(pod: PodInfo) -> Sequence[tuple[str, str]]:

@@ -217,6 +217,7 @@ def with_claims(**changed: Any) -> Facts:
     ]
     facts: dict[str, Any] = {
         "config_maps": tuple(maps),
+        "by_claims": True,
         "deployments": tuple(
             body for body in plain.deployments if name_of(body) != names.REBALANCER
         ),
