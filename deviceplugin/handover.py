@@ -3,7 +3,6 @@
 import asyncio
 import fcntl
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +15,7 @@ from deviceplugin.kubelet.registration import Registration, remove_other_sockets
 from deviceplugin.node.node_status import NodeStatusUpdater
 from fracgpu.state.pod_info import PodInfo
 from process.clock import Clock
+from process.lifecycle import Server
 
 log = structlog.get_logger()
 
@@ -23,18 +23,22 @@ _POLL_S: Final = 0.05
 _LEAVING: Final = "the node agent is stopping; the node takes new pods once the next one serves it"
 
 
-class NodeLock(ABC):
+class NodeLock:
     """Keeps to one acting agent at a time on the node; a ``process.lifecycle.Server``.
 
     The kernel gives the lock to the next one, also where this one is killed.
 
     Args:
+        server: serves kubelet.
         folder: kubelet's, in which our sockets are.
         clock: paces the waits.
         on_wait: called while another agent acts.
     """
 
-    def __init__(self, folder: Path, *, clock: Clock, on_wait: Callable[[], None]) -> None:
+    def __init__(
+        self, server: Server, folder: Path, *, clock: Clock, on_wait: Callable[[], None]
+    ) -> None:
+        self._server = server
         self._folder = folder
         self._clock = clock
         self._on_wait = on_wait
@@ -46,11 +50,11 @@ class NodeLock(ABC):
         """Whether this agent is the one that acts on the node."""
         return self._acts.is_set()
 
-    @abstractmethod
-    async def start(self) -> None: ...
+    async def start(self) -> None:
+        await self._server.start()
 
-    @abstractmethod
-    async def stop(self, limit_s: float) -> None: ...
+    async def stop(self, limit_s: float) -> None:
+        await self._server.stop(limit_s)
 
     async def take(self) -> None:
         """Wait for the other agent's end."""
@@ -99,21 +103,15 @@ class ClaimsHandover(NodeLock):
     """
 
     def __init__(self, server: DraServer, *, clock: Clock, on_wait: Callable[[], None]) -> None:
-        super().__init__(server.folder, clock=clock, on_wait=on_wait)
-        self._server = server
+        super().__init__(server, server.folder, clock=clock, on_wait=on_wait)
+        self._plugin = server
 
     async def run(self) -> None:
         """Wait for the other agent's end, then keep the plugin served until cancelled."""
         await self.take()
-        self._server.remove_others()
+        self._plugin.remove_others()
         self.act()
-        await self._server.run()
-
-    async def start(self) -> None:
-        await self._server.start()
-
-    async def stop(self, limit_s: float) -> None:
-        await self._server.stop(limit_s)
+        await self._plugin.run()
 
 
 class Handover(NodeLock):
@@ -147,8 +145,8 @@ class Handover(NodeLock):
         settle_s: float,
         on_wait: Callable[[], None],
     ) -> None:
-        super().__init__(server.socket.parent, clock=clock, on_wait=on_wait)
-        self._server = server
+        super().__init__(server, server.socket.parent, clock=clock, on_wait=on_wait)
+        self._socket = server.socket
         self._registration = registration
         self._updater = updater
         self._pods = pods
@@ -158,12 +156,9 @@ class Handover(NodeLock):
     async def run(self) -> None:
         """Wait for the other agent's end, then keep the plugin registered until cancelled."""
         await self.take()
-        remove_other_sockets(self._server.socket)
+        remove_other_sockets(self._socket)
         self.act()
         await self._registration.run()
-
-    async def start(self) -> None:
-        await self._server.start()
 
     async def stop(self, limit_s: float) -> None:
         """Warn the scheduler, wait for pods on their way, then stop; *limit_s* is for all of it."""

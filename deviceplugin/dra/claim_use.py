@@ -25,6 +25,12 @@ class ClaimUse:
             if (slices := by_request.get(name))
         }
 
+    def containers_of(self, request: str) -> tuple[str, ...]:
+        """Return the containers that have a request."""
+        return tuple(
+            name for name, requests in self.requests.items() if not requests or request in requests
+        )
+
     def ambiguous(self, by_request: Assignment) -> str:
         """Return a container that has several requests, whose variables would collide; or none."""
         several = (

@@ -104,7 +104,7 @@ class HeldClaims:
         pod, uid = change.object, change.uid
         if change.type is ChangeType.DELETED or not pod.record.live:
             self._waiting.discard(uid)
-        elif pod.has_claims and uid not in self._waiting | self._read:
+        elif pod.has_device_claims and uid not in self._waiting | self._read:
             self._waiting.add(uid)
             self._unread.put_nowait(pod)
         self.pods.observe(change)

@@ -2,7 +2,8 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Final, Protocol, TypeVar
+from dataclasses import replace
+from typing import Final, TypeVar
 
 import structlog
 
@@ -16,8 +17,11 @@ from deviceplugin.enforcement.interface import EnforcementError
 from deviceplugin.enforcement.limiter import Limiter
 from deviceplugin.enforcement.promises import chosen_isolation
 from deviceplugin.identity.starts import wired
+from deviceplugin.kubelet.pre_start import Runtime
 from deviceplugin.metrics import DevicePluginMetrics
 from deviceplugin.node.inventory import InventoryTracker
+from deviceplugin.node.pod_annotator import wired_text
+from fracgpu import names
 from fracgpu.cards.card import Health
 from fracgpu.device_claims.claim import DeviceClaim, assignment_of, decode_claim
 from fracgpu.device_claims.devices import cards_by_device
@@ -40,14 +44,6 @@ log = structlog.get_logger()
 _PATIENCE_S: Final = 25.0
 _POLL_S: Final = 0.1
 _PAUSE_S: Final = 1.0
-
-
-class Runtime(Protocol):
-    """What we need to know of the container runtime."""
-
-    async def check(self) -> str | None:
-        """Return why it would not give a container its cards now, or None."""
-        ...
 
 
 class Preparer(Claims):
@@ -163,7 +159,7 @@ class Preparer(Claims):
             pods = self._pods()
             if pods is None:
                 return "this node's pods and their claims are not all known yet"
-            if (problem := self._tracker.problem) is not None and not self._tracker.inventory.cards:
+            if (problem := self._tracker.unseen) is not None:
                 return problem
             pod = next((pods[user.uid] for user in claim.reserved_for if user.uid in pods), None)
             why = self._why_not(claim, pod, self._held.claims)
@@ -244,16 +240,19 @@ class Preparer(Claims):
             )
             raise self._refuse("claim_refused", text)
         for request, slices in by_request.items():
-            containers = [name for name, own in use.assigned(by_request).items() if own == slices]
+            containers = use.containers_of(request)
             own = Claim(
                 pod=pod,
                 container=containers[0] if containers else request,
                 slices=slices,
                 cards=tuple(cards[part.card] for part in slices),
             )
-            await self._hand_over_one(f"{claim.uid}_{request}", own)
+            isolation = await self._hand_over_one(f"{claim.uid}_{request}", own)
+            # The pod as it was read does not say yet what its other containers have got.
+            noted = {**pod.annotations, names.WIRED: wired_text(own, isolation)}
+            pod = replace(pod, annotations=noted)
 
-    async def _hand_over_one(self, name: str, claim: Claim) -> None:
+    async def _hand_over_one(self, name: str, claim: Claim) -> str:
         for card in claim.cards:
             if card.health is not Health.HEALTHY:
                 text = f"card {card.uuid} is unhealthy: {card.health_reason}"
@@ -276,6 +275,7 @@ class Preparer(Claims):
         self._metrics.started("wired")
         log.info("container_wired", **wired(claim, isolation.value), device=name)
         self._on_prepared(claim, isolation.value)
+        return isolation.value
 
     def _limited(self, spec: CdiSpec, claim: Claim, by: Isolation) -> tuple[CdiSpec, Isolation]:
         """Return *spec* such that its container is created only with the limits it is promised.
@@ -289,19 +289,16 @@ class Preparer(Claims):
             if by is Isolation.KERNEL:
                 raise EnforcementError(f"the pod wants {by.value}: {self._why_not_limited()}")
             return spec, Isolation.NONE
-        self._limiter.check_wanted(claim.pod, claim.slices)
-        promised = self._limiter.promised(claim.pod, claim.slices)
+        promised, isolation = self._limiter.promise(claim.pod, claim.slices)
         if promised:
             # The runtime asks us by NRI, and our answer gives the cards, and sets the limits.
             spec = closed_spec(spec.name)
-        all_limited = len(promised) == len(claim.slices)
-        return spec, Isolation.KERNEL if all_limited else Isolation.NONE
+        return spec, isolation
 
     def _unable(self, isolation: Isolation, claim: Claim) -> str | None:
         if isolation is not Isolation.KERNEL:
             return self._builder.why_not(isolation, self._tracker.inventory.hardware(claim.cards))
-        reasons = (self._limiter.why_not(part.card) for part in claim.slices)
-        return self._why_not_limited() or next(filter(None, reasons), None)
+        return self._why_not_limited() or self._limiter.why_not_all(claim.slices)
 
     def _refuse(self, outcome: str, text: str) -> PrepareError:
         self._metrics.started(outcome)

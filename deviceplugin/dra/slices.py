@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import aclosing
 from typing import Any, Final
 
 import structlog
@@ -153,18 +152,13 @@ class SlicePublisher:
     async def run(self) -> None:
         """Keep the slice right until cancelled."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._follow_cards(), name="follow_cards")
+            group.create_task(self._tracker.follow(self._wake.set), name="follow_cards")
             while True:
                 self._wake.clear()
                 written = await self.sync()
                 limit_s = _CALM_S if written else _AFTER_FAILURE_S
                 if await wait_at_most(self._clock, self._wake, limit_s=limit_s):
                     await self._clock.sleep(_LEAST_S)
-
-    async def _follow_cards(self) -> None:
-        async with aclosing(self._tracker.changes()) as changes:
-            async for _ in changes:
-                self._wake.set()
 
     async def sync(self) -> bool:
         """Write what differs; return False if it should be tried again soon."""
@@ -185,14 +179,13 @@ class SlicePublisher:
         name = slice_name(self._node)
         ours = next((each for each in have if each["metadata"]["name"] == name), None)
         withheld = self._withheld()
-        unseen = self._tracker.problem if not self._tracker.inventory.cards else None
         for each in have:
             if each is not ours or (withheld is not None):
                 await self.remove(each["metadata"]["name"])
         if withheld is not None:
             self._published, self._problem, self._calm_until_s = False, withheld, 0.0
             return True
-        unsure = unseen or (self._unsure() if ours is None else None)
+        unsure = self._tracker.unseen or (self._unsure() if ours is None else None)
         if unsure is not None:
             self._published, self._problem = ours is not None, unsure
             return False

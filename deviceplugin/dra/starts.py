@@ -4,8 +4,6 @@ from typing import Final
 
 from deviceplugin.claims import Claim
 from deviceplugin.container.cdi import MARK_PATH
-from deviceplugin.container.spec_builder import SpecBuildError
-from deviceplugin.enforcement.interface import EnforcementError
 from deviceplugin.identity.starts import ContainerStarts
 from deviceplugin.nri.interface import Adjustment, Container, PodSandbox
 from fracgpu import names
@@ -24,7 +22,7 @@ class ClaimedStarts(ContainerStarts):
         slices = (known.record.limits or {}).get(container.name, ()) if known else ()
         has_cards = any(line.startswith(f"{names.ENV_CARDS}=") for line in container.env)
         listed = bool(self._tracker.inventory.cards)  # else nobody's cards are known
-        if known is not None and known.has_claims and has_cards and listed and not slices:
+        if known is not None and known.has_device_claims and has_cards and listed and not slices:
             text = f"container {container.name} of {known.record.key} has the card of another pod"
             raise self._refused(pod, container, "claim_refused", f"{text}, whose claim it names")
         if not any(mount.destination == MARK_PATH for mount in container.mounts):
@@ -38,13 +36,8 @@ class ClaimedStarts(ContainerStarts):
         cards = self._tracker.inventory.by_uuid()
         try:
             mine = tuple(cards[part.card] for part in slices)
-            claim = Claim(pod=known, container=container.name, slices=slices, cards=mine)
-            adjustment, _ = self._outfit(container, claim)
         except KeyError as error:
             text = f"its card {error.args[0]} is not here any more"
             raise self._refused(pod, container, "card_not_here", text) from error
-        except SpecBuildError as error:
-            raise self._refused(pod, container, "no_outfit", str(error)) from error
-        except EnforcementError as error:
-            raise self._refused(pod, container, "limit_not_proved", str(error)) from error
-        return adjustment
+        claim = Claim(pod=known, container=container.name, slices=slices, cards=mine)
+        return self._outfitted(pod, container, claim)[0]

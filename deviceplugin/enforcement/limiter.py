@@ -30,6 +30,7 @@ from deviceplugin.nri.interface import Adjustment, Container
 from fracgpu import names
 from fracgpu.cards.card import CardUuid
 from fracgpu.request.language import wants_kernel
+from fracgpu.request.need import Isolation
 from fracgpu.state.allocation import Slice
 from fracgpu.state.pod_info import PodInfo
 from fracgpu.units import Mib
@@ -111,6 +112,20 @@ class Limiter:
                 if (why := self.why_not(part.card)) is not None:
                     text = f"the pod wants {names.ISOLATION}: kernel, and {part.card} cannot be"
                     raise EnforcementError(f"{text} limited: {why}")
+
+    def promise(self, pod: PodInfo, slices: Sequence[Slice]) -> tuple[tuple[Limit, ...], Isolation]:
+        """Return the limits that a container is promised, and what limits it on all its cards.
+
+        Raises:
+            EnforcementError: its pod runs only with limits, and a card can have none.
+        """
+        self.check_wanted(pod, slices)
+        promised = self.promised(pod, slices)
+        return promised, Isolation.KERNEL if len(promised) == len(slices) else Isolation.NONE
+
+    def why_not_all(self, slices: Iterable[Slice]) -> str | None:
+        """Return why no container can be limited on one of its cards, or None."""
+        return next(filter(None, (self.why_not(part.card) for part in slices)), None)
 
     def limits_of(self, container: Container, pod: PodInfo | None) -> tuple[Limit, ...]:
         """Return the limits that a container was promised when it was created, by its gate.

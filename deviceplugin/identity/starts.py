@@ -239,18 +239,28 @@ class ContainerStarts(Handler):
             return _NO_CARDS
         if isinstance(claim, Rejected):
             raise self._refused(pod, container, claim.reason.value, claim.text)
-        try:
-            adjustment, by = self._outfit(container, claim)
-        except SpecBuildError as error:
-            raise self._refused(pod, container, "no_outfit", str(error)) from error
-        except EnforcementError as error:
-            raise self._refused(pod, container, "limit_not_proved", str(error)) from error
+        adjustment, by = self._outfitted(pod, container, claim)
         self._metrics.started("wired")
         self._metrics.start_took(self._clock.monotonic() - began_s)
         isolation = by.value
         log.info("container_wired", **wired(claim, isolation))
         self._on_started(claim, isolation)
         return adjustment
+
+    def _outfitted(
+        self, pod: PodSandbox, container: Container, claim: Claim
+    ) -> tuple[Adjustment, Isolation]:
+        """Return what a container gets, and what limits it.
+
+        Raises:
+            Refused: it cannot have that.
+        """
+        try:
+            return self._outfit(container, claim)
+        except SpecBuildError as error:
+            raise self._refused(pod, container, "no_outfit", str(error)) from error
+        except EnforcementError as error:
+            raise self._refused(pod, container, "limit_not_proved", str(error)) from error
 
     def _outfit(self, container: Container, claim: Claim) -> tuple[Adjustment, Isolation]:
         """Return what a container gets, and what limits it.
@@ -269,19 +279,16 @@ class ContainerStarts(Handler):
         adjustment = adjustment_of(spec, dev_root=self._dev_root)
         if by not in (Isolation.KERNEL, Isolation.BEST):
             return adjustment, by
-        self._limiter.check_wanted(claim.pod, claim.slices)
-        promised = self._limiter.promised(claim.pod, claim.slices)
+        promised, isolation = self._limiter.promise(claim.pod, claim.slices)
         if promised:
             adjustment = self._limiter.hold_back(container, adjustment)
             self.expect()  # its start, which needs the agent too
-        all_limited = len(promised) == len(claim.slices)
-        return adjustment, Isolation.KERNEL if all_limited else Isolation.NONE
+        return adjustment, isolation
 
     def _why_not(self, isolation: Isolation, claim: Claim) -> str | None:
         if isolation is not Isolation.KERNEL:
             return self._builder.why_not(isolation, self._tracker.inventory.hardware(claim.cards))
-        reasons = (self._limiter.why_not(part.card) for part in claim.slices)
-        return next((reason for reason in reasons if reason is not None), None)
+        return self._limiter.why_not_all(claim.slices)
 
     def _limits(self, sandbox: PodSandbox, container: Container) -> tuple[Limit, ...]:
         """Return the limits that a container is promised.

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -162,6 +163,11 @@ class InventoryTracker:
         return self._problem
 
     @property
+    def unseen(self) -> str | None:
+        """Why no card is known, or None."""
+        return None if self._inventory.cards else self._problem
+
+    @property
     def lost(self) -> bool:
         """Whether the last listings all failed, so that the cards count as unhealthy."""
         return self._failures >= _FAILURES_UNTIL_UNHEALTHY
@@ -180,6 +186,12 @@ class InventoryTracker:
             yield inventory
             if self._inventory == inventory:
                 await changed.wait()
+
+    async def follow(self, on_change: Callable[[], None]) -> None:
+        """Call *on_change* now, and after each change, until cancelled."""
+        async with aclosing(self.changes()) as changes:
+            async for _ in changes:
+                on_change()
 
     def wake_readers(self) -> None:
         """Make :meth:`changes` yield the inventory to every reader once more, changed or not."""

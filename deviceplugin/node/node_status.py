@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
-from contextlib import aclosing
 from dataclasses import replace
 from fractions import Fraction
 from typing import Final
@@ -139,17 +138,12 @@ class NodeStatusUpdater:
     async def run(self) -> None:
         """Keep the node in its desired state until cancelled."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._follow_cards(), name="follow_cards")
+            group.create_task(self._tracker.follow(self._wake.set), name="follow_cards")
             while True:
                 self._wake.clear()
                 written = await self.sync()
                 limit_s = _CALM_S if written else _AFTER_FAILURE_S
                 await wait_at_most(self._clock, self._wake, limit_s=limit_s)
-
-    async def _follow_cards(self) -> None:
-        async with aclosing(self._tracker.changes()) as changes:
-            async for _ in changes:
-                self._wake.set()
 
     async def sync(self) -> bool:
         """Write what differs; return False if it should be tried again soon."""
@@ -175,12 +169,12 @@ class NodeStatusUpdater:
             self._metrics.node_written("failed")
             self._problem = str(error)
             return False
-        self._problem = self._not_shared(have) or blocked or self._unseen()
+        self._problem = self._not_shared(have) or blocked or self._tracker.unseen
         return True
 
     def _desired(self, have: NodeState) -> NodeState | None:
         """Return the desired state of the node; None while that is not known."""
-        unseen, blocked = self._unseen(), self._blocked()
+        unseen, blocked = self._tracker.unseen, self._blocked()
         if not have.shares:
             return NodeState()
         if unseen is not None and not self._tracker.lost:
@@ -213,9 +207,6 @@ class NodeStatusUpdater:
         if held_mib is None:
             return integer_amount(have.capacity.get(names.GPU_MEM, "")) or 0
         return held_mib
-
-    def _unseen(self) -> str | None:
-        return self._tracker.problem if not self._tracker.inventory.cards else None
 
     def _not_shared(self, have: NodeState) -> str | None:
         if not have.shares:

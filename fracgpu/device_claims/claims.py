@@ -30,8 +30,13 @@ def too_large(need: PodNeed) -> str:
     """Return why no claim can hold what a pod needs; empty if one can."""
     cards = sum(container.cards for container in need.containers)
     if len(need.containers) > MOST_REQUESTS:
-        return f"{len(need.containers)} containers ask for cards; a claim has at most 32 requests"
-    return f"the pod asks for {cards} cards; a claim has at most 32" if cards > MOST_CARDS else ""
+        return (
+            f"{len(need.containers)} containers ask for cards; "
+            f"a claim has at most {MOST_REQUESTS} requests"
+        )
+    if cards > MOST_CARDS:
+        return f"the pod asks for {cards} cards; a claim has at most {MOST_CARDS}"
+    return ""
 
 
 def claim_of(

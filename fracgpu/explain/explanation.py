@@ -28,7 +28,7 @@ from fracgpu.k8s.scheduling.node_filters import CORDONED
 from fracgpu.placement.fit import FitReason
 from fracgpu.placement.outcome import NoPlacement, Placement
 from fracgpu.placement.placement import place
-from fracgpu.request.grant_note import class_named_in, words_of
+from fracgpu.request.grant_note import words_of
 from fracgpu.request.language import required_isolation, wanted_isolation
 from fracgpu.request.need import DEFAULT_STRATEGY, PodNeed, describe_need
 from fracgpu.state.allocation import PodRecord, allocations_by_card
@@ -165,7 +165,7 @@ def objections_of(node: NodeCards, pod: ExplainedPod, state: ClusterState) -> tu
     if node.problem:
         found.append(Objection(text=f"one of its annotations cannot be parsed: {node.problem}"))
     allows = partial(pod.scheduling_constraints.allows, node=name)
-    opened = open_labels(node, state, card_class=class_of_pod(pod.info))
+    opened = open_labels(node, state, card_class=pod.info.card_class)
     found += [_selector_objection(node, pod)] if not allows(opened, ()) else []
     if (lacking := lacking_isolation(node, pod)) is not None:
         why = node.isolation.get(lacking) or "its agent has not said whether it can"
@@ -212,11 +212,6 @@ def shortages(node: NodeCards, *, asked: HostResources, taken: HostResources) ->
     if node.host.pods and taken.pods >= node.host.pods:
         found.append(f"the node has its maximum of {node.host.pods} pods")
     return tuple(found)
-
-
-def class_of_pod(pod: PodInfo) -> str:
-    """Return the class of the pool catalogue by which a pod was granted a share; empty for none."""
-    return class_named_in(pod.annotations.get(names.GRANTED, ""))
 
 
 def open_labels(node: NodeCards, state: ClusterState, *, card_class: str = "") -> Mapping[str, str]:
@@ -320,7 +315,7 @@ def _notes(pod: ExplainedPod, state: ClusterState) -> tuple[str, ...]:
         unjudged.append("taints, CPU, host memory and volumes are not evaluated here")
         if pod.unschedulable_message:
             unjudged.append(f"kube-scheduler said last: {pod.unschedulable_message}")
-    name = class_of_pod(pod.info)
+    name = pod.info.card_class
     nodes = [info.node for info in state.snapshot.nodes.values()]
     if name and not any(node.labels.get(names.CARD_CLASS_LABEL) == name for node in nodes):
         unjudged.append(

@@ -209,7 +209,7 @@ class CardRequest(NamedTuple):
         """Return what all containers of a pod ask of a card together."""
         return cls(allocation.mib, allocation.cores, allocation.slots, allocation.limit_mib)
 
-    def limits_on(self, capacity_mib: IntArray) -> IntArray:
+    def limits_on(self, capacity_mib: IntArray | int) -> IntArray:
         """Return how much may be used of cards with this capacity."""
         limit_mib, share = self.limit_mib, self.limit_share
         if share is not None:

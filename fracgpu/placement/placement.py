@@ -214,8 +214,7 @@ def _slice(card_info: CardInfo, container: ContainerNeed) -> Slice:
     """Return a container's share of a card; nothing is borrowed where nothing limits."""
     card, most_mib = card_info.card, 0
     if card.limits_mib and container.may_borrow:
-        asked = CardRequest.of(container)
-        most_mib = int(asked.limits_on(np.array(card.capacity_mib, np.int64)))
+        most_mib = int(CardRequest.of(container).limits_on(card.capacity_mib))
     return Slice(card=card.uuid, mib=container.mib, cores=container.cores, most_mib=Mib(most_mib))
 
 

@@ -187,17 +187,16 @@ def read_grant_note(text: str) -> GrantNote | None:
         return None
 
 
-def with_granted_limits(
-    containers: Sequence[ContainerSpec], text: str
-) -> tuple[ContainerSpec, ...]:
-    """Return containers with the limits that a grant stands for, where it names them.
-
-    Args:
-        containers: of a pod whose limits the webhook has replaced.
-        text: the annotation; with none that can be read no container gets any.
-    """
+def granted_amounts(text: str) -> Mapping[str, GrantedAmounts]:
+    """Return what each container was granted; nothing if the annotation cannot be read."""
     note = read_grant_note(text)
-    granted = {} if note is None else note.data.containers
+    return {} if note is None else note.data.containers
+
+
+def with_granted_limits(
+    containers: Sequence[ContainerSpec], granted: Mapping[str, GrantedAmounts]
+) -> tuple[ContainerSpec, ...]:
+    """Return containers, of a pod whose limits the webhook has replaced, with those limits."""
     return tuple(
         msgspec.structs.replace(one, limits={**one.limits, **_limits(granted[one.name])})
         if one.name in granted
@@ -206,14 +205,12 @@ def with_granted_limits(
     )
 
 
-def as_granted(need: PodNeed, text: str) -> PodNeed:
+def as_granted(need: PodNeed, granted: Mapping[str, GrantedAmounts]) -> PodNeed:
     """Return a need with the amounts of a grant, of which all containers count at once.
 
     So do the requests of a claim. A pod's annotations can be changed by its author, and the grant
     cannot.
     """
-    note = read_grant_note(text)
-    granted = {} if note is None else note.data.containers
     return replace(need, containers=tuple(_granted(one, granted) for one in need.containers))
 
 

@@ -388,7 +388,7 @@ class Ledger:
         A pod that has been observed as bound is not counted a second time. With *move* the
         placement consumes the reservation of that Move.
         """
-        holds = allocations_by_card(assignment, pod.containers)
+        holds = allocations_by_card(assignment, pod.counted)
         assumption = Assumption(
             allocation=PodAllocation(pod_uid=pod.uid, node=node, by_card=holds),
             until=until,

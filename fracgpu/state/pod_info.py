@@ -21,7 +21,12 @@ from fracgpu.k8s.pod import (
 from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources, pod_requests
 from fracgpu.k8s.scheduling.preferences import has_preferences
 from fracgpu.request.grant import need_from_limits
-from fracgpu.request.grant_note import as_granted, class_named_in, with_granted_limits
+from fracgpu.request.grant_note import (
+    as_granted,
+    class_named_in,
+    granted_amounts,
+    with_granted_limits,
+)
 from fracgpu.request.language import parse_gang, parse_request
 from fracgpu.request.need import Gang, PodNeed, Rebalance
 from fracgpu.state.allocation import Assignment, PodRecord, Resize, read_assignment
@@ -60,6 +65,7 @@ class PodInfo:
         has_preferences: it prefers some nodes, by soft affinity or soft spreading.
         tolerations: which taints it tolerates; none if they cannot be read.
         has_claims: for volumes or devices, which kube-scheduler may have to bind before the pod.
+        has_device_claims: it names ResourceClaims, of whatever driver.
         device_claim: the ResourceClaim of ours that it names; empty without one.
         gated: a scheduling gate keeps kube-scheduler from trying it.
         pod_group: the PodGroup (``scheduling.k8s.io``) that it belongs to; empty without one.
@@ -90,6 +96,7 @@ class PodInfo:
     has_preferences: bool = False
     tolerations: tuple[Toleration, ...] = ()
     has_claims: bool = False
+    has_device_claims: bool = False
     device_claim: str = ""
     gated: bool = False
     pod_group: str = ""
@@ -129,9 +136,10 @@ def pod_info_of(pod: Pod) -> PodInfo:
     meta, spec, status = pod.metadata, pod.spec, pod.status
     annotations = meta.annotations or {}
     containers, claim = _containers(spec), device_claim_of(spec)
+    granted = granted_amounts(annotations.get(names.GRANTED, "")) if claim else {}
     if claim:
         # The webhook has put the claim in the place of the limits, and the grant still says them.
-        containers = with_granted_limits(containers, annotations.get(names.GRANTED, ""))
+        containers = with_granted_limits(containers, granted)
     assignment, resize, problem = _assignment_of(annotations)
     need, need_problem, rebalance = _need_of(annotations, containers)
     ready = next(
@@ -156,7 +164,7 @@ def pod_info_of(pod: Pod) -> PodInfo:
             resize=resize,
             resized=names.RESIZED in annotations,
         ),
-        need=as_granted(need, annotations.get(names.GRANTED, "")) if need and claim else need,
+        need=as_granted(need, granted) if need and claim else need,
         need_problem=need_problem,
         host=pod_requests(containers),
         phase=status.phase,
@@ -180,6 +188,7 @@ def pod_info_of(pod: Pod) -> PodInfo:
         tolerations=_tolerations(spec),
         has_claims=bool(spec.resource_claims)
         or any(volume.persistent_volume_claim or volume.ephemeral for volume in spec.volumes or ()),
+        has_device_claims=bool(spec.resource_claims),
         device_claim=claim,
         gated=bool(spec.scheduling_gates),
         pod_group=(spec.scheduling_group and spec.scheduling_group.pod_group_name) or "",

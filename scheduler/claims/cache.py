@@ -231,8 +231,7 @@ class ClaimCache:
 
     def assume(self, pod: UnboundPod, node: str, choice: Assignment) -> None:
         """Count cards for a pod that it has not been allocated yet."""
-        # Without its containers: of a claim all requests count at once.
-        record = replace(pod.info.record, containers=())
+        record = replace(pod.info.record, by_claim=True)
         self._core.ledger.assume(
             record, node=node, assignment=choice, until=_FOREVER, host=pod.info.host
         )

@@ -13,7 +13,7 @@ from fracgpu import names
 from fracgpu.device_claims.claims import MOST_CARDS, MOST_REQUESTS
 from fracgpu.errors import RequestError
 from fracgpu.k8s.container import ContainerKind, ContainerSpec
-from fracgpu.request.grant_note import GrantNote, with_granted_limits
+from fracgpu.request.grant_note import GrantNote, granted_amounts, with_granted_limits
 from fracgpu.request.need import PodNeed, PodRequest, Topology
 from webhook.admission.pod_edits import Edit
 from webhook.admission.review import (
@@ -210,7 +210,7 @@ def specs_as_granted(pod: Pod) -> tuple[ContainerSpec, ...]:
     """Return the pod's containers with the limits that the webhook has replaced by its claim."""
     if not any(entry.name == names.POD_CLAIM for entry in pod.spec.resource_claims or ()):
         return specs(pod)
-    return with_granted_limits(specs(pod), pod.annotations.get(names.GRANTED, ""))
+    return with_granted_limits(specs(pod), granted_amounts(pod.annotations.get(names.GRANTED, "")))
 
 
 def limits_to_remove(

@@ -153,6 +153,19 @@ def evenly(total: int, *, cards: int, field: str, found: str, unit: str) -> int:
     return total // cards
 
 
+def refuse_below(
+    limit: Fraction | int, request: Fraction | int, *, key: str, found: str, asked: str
+) -> None:
+    """Raise for a limit, the annotation *key*, below the request.
+
+    Raises:
+        RequestError: it is.
+    """
+    if limit < request:
+        wanted = f"at least the request, {asked}"
+        raise RequestError(field=annotation_field(key), found=found, wanted=wanted)
+
+
 def refuse_both(
     first: str, second: str, *, found: str, why: str = "they mean the same"
 ) -> NoReturn:

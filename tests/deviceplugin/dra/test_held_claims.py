@@ -64,6 +64,16 @@ async def a_rig(api: FakeApi) -> AsyncIterator[Rig]:
         running.cancel()
 
 
+async def test_a_pod_that_names_a_volume_alone_is_not_read() -> None:
+    pod = pod_body(need=None, uses=[])
+    del pod["spec"]["resourceClaims"]
+    pod["spec"]["volumes"] = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
+    async with a_rig(FakeApi()) as rig:
+        rig.held.observe(change(pod))
+
+        assert rig.held.complete
+
+
 async def test_an_agent_that_starts_learns_what_the_pods_hold() -> None:
     pod = pod_body()
     async with a_rig(FakeApi(pod, claims=[a_claim(pod)])) as rig:

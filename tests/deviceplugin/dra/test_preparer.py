@@ -19,6 +19,7 @@ from deviceplugin.dra.server import ClaimName, PreparedDevice, PrepareError
 from deviceplugin.enforcement.limiter import Limiter
 from deviceplugin.metrics import DevicePluginMetrics
 from deviceplugin.node.inventory import InventoryTracker
+from deviceplugin.node.pod_annotator import wired_text
 from fracgpu import names
 from fracgpu.cards.card import Card
 from kube.informer import ChangeType
@@ -201,6 +202,19 @@ async def test_several_cards_of_a_container_have_one_spec(tmp_path: Path) -> Non
     assert rig.env("train")[names.ENV_VISIBLE_DEVICES] == "GPU-a,GPU-b"
     assert rig.env("train")[names.ENV_MEM_MIB] == "1000,1000"
     assert rig.env("side")[names.ENV_VISIBLE_DEVICES] == "GPU-b"
+
+
+async def test_two_containers_with_equal_shares_of_a_card_are_both_told(tmp_path: Path) -> None:
+    need = a_pod_need(a_need(1000, name="a"), a_need(1000, name="b"))
+    pod = pod_body(need=need)
+    claim = a_claim(pod, {"a": ["GPU-b"], "b": ["GPU-b"]}, need=need)
+    rig = await a_rig(tmp_path, pod, claims=[claim])
+
+    await rig.preparer.prepare(named())
+
+    assert [claim.container for claim, _ in rig.prepared] == ["a", "b"]
+    share = {"cards": ["GPU-b"], "isolation": "none"}
+    assert json.loads(wired_text(*rig.prepared[-1])) == {"a": share, "b": share}
 
 
 async def test_what_was_prepared_is_removed_by_uid_though_the_claim_is_gone(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from hypothesis import given
 from fracgpu.cards.card_class import CardClass
 from fracgpu.device_claims.claims import claim_of
 from fracgpu.device_claims.preparation import why_not_prepared
-from fracgpu.request.grant_note import Seal, as_granted
+from fracgpu.request.grant_note import Seal, as_granted, granted_amounts
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from simulator.apiserver.apimachinery.patches import json_patch
 from tests.support.claims import allocated, decoded
@@ -233,7 +233,9 @@ def test_admission_is_idempotent_and_the_grant_says_the_whole_need(
     need = info_of(stored(pod, elsewhere)).need
     assert need is not None
     if not once["spec"].get("initContainers"):  # else another class may be the first that fits
-        assert found.need == as_granted(need, found.annotations["fracgpu.io/granted"])
+        assert found.need == as_granted(
+            need, granted_amounts(found.annotations["fracgpu.io/granted"])
+        )
 
 
 def test_the_claim_for_a_granted_pod_is_one_that_the_node_prepares() -> None:

@@ -17,6 +17,7 @@ from fracgpu.request.dialects.amounts import (
     card_count,
     memory_units,
     part_of_card,
+    refuse_below,
     refuse_both,
     refuse_orphan,
 )
@@ -92,9 +93,8 @@ def _with_portion(pod: PodForDialects, request: ForeignRequest) -> tuple[Foreign
     if text is None or request.share is None:
         return request, ""
     most_share = part_of_card(text, field=annotation_field(key), whole=True)
-    if most_share < request.share:
-        wanted = f"at least the request, {pod.annotations[FRACTION]}"
-        raise RequestError(field=annotation_field(key), found=text, wanted=wanted)
+    asked = pod.annotations[FRACTION]
+    refuse_below(most_share, request.share, key=key, found=text, asked=asked)
     more = most_share if most_share > request.share else None
     return replace(request, most_share=more, sources=(*request.sources, key)), key
 
@@ -206,12 +206,7 @@ def _named_request(
     most_mib = None
     if limit_key:
         limit_mib = parse_memory_mib(limit, field=annotation_field(limit_key))
-        if limit_mib < mib:
-            raise RequestError(
-                field=annotation_field(limit_key),
-                found=limit,
-                wanted=f"at least the request, {text}",
-            )
+        refuse_below(limit_mib, mib, key=limit_key, found=limit, asked=text)
         if limit_mib > mib and burst:
             most_mib = limit_mib
         elif limit_mib > mib:

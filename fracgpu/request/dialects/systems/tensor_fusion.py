@@ -9,7 +9,13 @@ from fracgpu import names
 from fracgpu.cards.card import FULL_CORES
 from fracgpu.errors import RequestError, listed
 from fracgpu.k8s.container import ContainerKind
-from fracgpu.request.dialects.amounts import annotation_field, card_count, percent, refuse_orphan
+from fracgpu.request.dialects.amounts import (
+    annotation_field,
+    card_count,
+    percent,
+    refuse_below,
+    refuse_orphan,
+)
 from fracgpu.request.dialects.dialect import (
     ONE_CARD,
     Dialect,
@@ -157,9 +163,8 @@ def _memory_limit(pod: PodForDialects, mib: Mib) -> Mib | None:
     if text is None:
         return None
     limit_mib = parse_memory_mib(text, field=annotation_field(MEMORY_LIMIT))
-    if limit_mib < mib:
-        wanted = f"at least the request, {pod.annotations[MEMORY]}"
-        raise RequestError(field=annotation_field(MEMORY_LIMIT), found=text, wanted=wanted)
+    asked = pod.annotations[MEMORY]
+    refuse_below(limit_mib, mib, key=MEMORY_LIMIT, found=text, asked=asked)
     return limit_mib if limit_mib > mib else None
 
 
@@ -167,12 +172,9 @@ def _compute_burst(pod: PodForDialects) -> tuple[str, ...]:
     asked, limit = _compute(pod, COMPUTE), _compute(pod, COMPUTE_LIMIT)
     if limit is None or limit == asked:
         return ()
-    if asked is not None and limit < asked:
-        raise RequestError(
-            field=annotation_field(COMPUTE_LIMIT),
-            found=pod.annotations[COMPUTE_LIMIT],
-            wanted=f"at least the request, {asked}",
-        )
+    if asked is not None:
+        found = pod.annotations[COMPUTE_LIMIT]
+        refuse_below(limit, asked, key=COMPUTE_LIMIT, found=found, asked=str(asked))
     return not_offered(pod.annotations, {COMPUTE_LIMIT: _NO_BURST})
 
 
