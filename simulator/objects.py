@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 
@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from datetime import datetime
 
 Json: TypeAlias = dict[str, Any]
+
+# Of a ResourceClaim that is allocated: kube-scheduler sets it, the controller removes it.
+CLAIM_FINALIZER: Final = "resource.kubernetes.io/delete-protection"
 
 _ENCODER = msgspec.json.Encoder()
 

@@ -5,18 +5,12 @@ Source: k8s.io/kubernetes pkg/controller/resourceclaim; without templates.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
-
+from fracgpu.k8s.pod import has_ended
 from kube.kinds import PODS, RESOURCE_CLAIMS
 from kube.objects import ObjectKey
 from simulator.controllers.controller import SharedInformers, WorkQueue, key_of
 from simulator.controllers.pods import is_terminating, phase
-
-if TYPE_CHECKING:
-    from simulator.objects import Json
-
-_FINALIZER: Final = "resource.kubernetes.io/delete-protection"
-_ENDED: Final = frozenset({"Succeeded", "Failed"})
+from simulator.objects import CLAIM_FINALIZER, Json
 
 
 class ResourceClaimController:
@@ -43,8 +37,7 @@ class ResourceClaimController:
         status = claim.get("status") or {}
         reserved = status.get("reservedFor") or []
         valid = [each for each in reserved if await self._needs(key.namespace, each)]
-        freed = len(valid) < len(reserved) or is_terminating(claim)
-        if not freed or (valid and valid == reserved):
+        if valid == reserved and (valid or not is_terminating(claim)):
             return
         kept = {**status, "reservedFor": valid} if valid else {}
         if kept != status:
@@ -52,8 +45,8 @@ class ResourceClaimController:
                 RESOURCE_CLAIMS, {**claim, "status": kept}, subresource="status"
             )
         finalizers = claim["metadata"].get("finalizers") or []
-        if not valid and _FINALIZER in finalizers:
-            left = [each for each in finalizers if each != _FINALIZER]
+        if not valid and CLAIM_FINALIZER in finalizers:
+            left = [each for each in finalizers if each != CLAIM_FINALIZER]
             meta = {**claim["metadata"], "finalizers": left}
             await self._cluster.client.replace(RESOURCE_CLAIMS, {**claim, "metadata": meta})
 
@@ -61,6 +54,6 @@ class ResourceClaimController:
         if consumer["resource"] != PODS.plural:
             return True
         pod = await self._cluster.fetch(PODS, ObjectKey(namespace, consumer["name"]))
-        if pod is None or pod["metadata"]["uid"] != consumer["uid"] or phase(pod) in _ENDED:
+        if pod is None or pod["metadata"]["uid"] != consumer["uid"] or has_ended(phase(pod)):
             return False
         return bool(pod["spec"].get("nodeName")) or not is_terminating(pod)

@@ -229,16 +229,17 @@ class Observer:
             if pod.record.name.startswith(self._heated) and pod.record.node:
                 self._heat.moved.append(pod.record.name)
             return
-        self._ledger.set_pod(self._with_claim(pod).record)
-        if pod.record.node:
-            self._note_peaks(pod.record.node)
+        self._hold(self._with_claim(pod))
 
     def _claim_changed(self, change: Change[DeviceClaim]) -> None:
         for pod in self.pods:
             if pod.device_claim == change.object.name:
-                self._ledger.set_pod(pod.record)
-                if pod.record.node:
-                    self._note_peaks(pod.record.node)
+                self._hold(pod)
+
+    def _hold(self, pod: PodInfo) -> None:
+        self._ledger.set_pod(pod.record)
+        if pod.record.node:
+            self._note_peaks(pod.record.node)
 
     def _with_claim(self, pod: PodInfo) -> PodInfo:
         claim = self._claims.get(pod.record.namespace, pod.device_claim)

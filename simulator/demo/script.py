@@ -169,7 +169,7 @@ class Script:
         )
 
     async def _resize(self) -> None:
-        """Give that pod a larger share."""
+        """Resize that pod to a larger share."""
         progress = self.progress
         progress.step = "resizing that pod while it runs"
         change = {"metadata": {"annotations": {names.RESIZE: f"{RESIZED_MIB}Mi"}}}

@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from kube.informer import Change, ChangeType, Informer
 from kube.kinds import DEVICE_CLASSES, RESOURCE_CLAIMS, RESOURCE_SLICES
-from simulator.objects import Json, decode, format_time
+from simulator.objects import CLAIM_FINALIZER, Json, decode, format_time
 from simulator.scheduler.allocator import Devices, allocate, devices_of, nodes_of, taken_by
 
 if TYPE_CHECKING:
     from kube.client import KubeClient
     from process.clock import Clock
-
-FINALIZER: Final = "resource.kubernetes.io/delete-protection"
 
 
 class ClaimsChangedError(Exception):
@@ -122,8 +120,8 @@ class PodClaims:
 
     async def _write(self, claim: Json, status: Json) -> None:
         finalizers = claim["metadata"].get("finalizers") or []
-        if FINALIZER not in finalizers:
-            guarded = {**claim["metadata"], "finalizers": [*finalizers, FINALIZER]}
+        if CLAIM_FINALIZER not in finalizers:
+            guarded = {**claim["metadata"], "finalizers": [*finalizers, CLAIM_FINALIZER]}
             claim = await self._client.replace(RESOURCE_CLAIMS, {**claim, "metadata": guarded})
         written = await self._client.replace(
             RESOURCE_CLAIMS, {**claim, "status": status}, subresource="status"

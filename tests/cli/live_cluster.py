@@ -1,7 +1,8 @@
 """A live cluster for the tests of commands: one node with two cards on the embedded API server."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,14 +10,18 @@ from typing import Any
 import pytest
 from _pytest.capture import CaptureResult
 
+from cli.commands.cards import watch_fleet
+from cli.fleet import Fleet
 from fracgpu import names
 from fracgpu.cards.card import CardUuid
 from fracgpu.state.allocation import Slice, write_assignment
 from fracgpu.units import Mib
 from kube.client import KubeClient
 from kube.kinds import PODS
+from process.clock import SystemClock
 from simulator.apiserver.server import ApiServer
 from tests.support.gpu import a_gpu_pod, a_sharing_node, register, some_cards
+from tests.support.waiting import until_true
 
 NODE = "gpu-1"
 CARD_MIB = 24_000
@@ -65,6 +70,19 @@ async def call(
     """Run a command while the API server runs in this process; return its exit code."""
     kubeconfig = api.kubeconfig(folder / "kubeconfig")
     return await asyncio.to_thread(command, [*words, "--kubeconfig", str(kubeconfig)])
+
+
+@asynccontextmanager
+async def watched(kube: KubeClient) -> AsyncIterator[Sequence[Fleet]]:
+    """Watch the node's cards; yield what is shown, from the first picture on."""
+    shown: list[Fleet] = []
+    async with asyncio.TaskGroup() as group:
+        watching = group.create_task(
+            watch_fleet(kube, SystemClock(), shown.append, node=NODE), name="watch"
+        )
+        await until_true(lambda: bool(shown), what="the first picture")
+        yield shown
+        watching.cancel()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

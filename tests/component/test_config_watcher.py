@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -35,14 +36,7 @@ class OneConfigMap:
         self._data = None
 
     async def request(
-        self,
-        verb: str,
-        path: str,
-        *,
-        query: Mapping[str, str] | None = None,
-        body: object = None,
-        content_type: str = "application/json",
-        timeout_s: float,
+        self, verb: str, path: str, *, query: Mapping[str, str] | None = None, **_: Any
     ) -> bytes:
         self.queries.append(query or {})
         items = [] if self._data is None else [self._object()]

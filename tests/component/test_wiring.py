@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Mapping
+from typing import Any
 
 import pytest
 
@@ -21,14 +22,7 @@ class ConfigMapApi:
         self.requests: list[tuple[str, str]] = []
 
     async def request(
-        self,
-        verb: str,
-        path: str,
-        *,
-        query: Mapping[str, str] | None = None,
-        body: object = None,
-        content_type: str = "application/json",
-        timeout_s: float,
+        self, verb: str, path: str, *, query: Mapping[str, str] | None = None, **_: Any
     ) -> bytes:
         self.requests.append((path, (query or {})["fieldSelector"]))
         if len(self.requests) <= self._failures:

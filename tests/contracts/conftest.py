@@ -54,3 +54,12 @@ async def namespace(client: KubeClient) -> str:
     created = await client.create(NAMESPACES, {"metadata": {"generateName": "contract-"}})
     name: str = created["metadata"]["name"]
     return name
+
+
+@pytest.fixture(params=["simulator", pytest.param("real", marks=pytest.mark.e2e)])
+def where(request: pytest.FixtureRequest) -> Path | None:
+    """The kubeconfig of the module's ``real_cluster``; None for the simulator."""
+    found: Path | None = None
+    if request.param == "real":
+        found = request.getfixturevalue("real_cluster")
+    return found

@@ -4,7 +4,6 @@ A pod whose label no longer matches is released and replaced. It counts for its 
 all the same. Once it matches again it is adopted, and the pod that costs least goes.
 """
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,11 +16,9 @@ from kube.access import connect
 from kube.client import KubeClient
 from kube.errors import TooManyRequests, Unavailable
 from kube.kinds import DEPLOYMENTS, NAMESPACES, PDBS, PODS, REPLICASETS
-from process.clock import SystemClock
 from rebalancer.moves.steps import DELETION_COST, LOWEST_COST
-from simulator.apiserver.server import ApiServer
-from simulator.controllers.manager import run_controllers
 from simulator.objects import Json
+from tests.contracts.clusters import simulated
 from tests.simulator.controllers.harness import READY, Harness, an_owner
 from tests.support.real_apiserver import WITHOUT_NODES, real_api_server
 from tests.support.waiting import until
@@ -39,30 +36,9 @@ async def real_cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterato
 
 
 @asynccontextmanager
-async def simulated(workdir: Path) -> AsyncIterator[KubeClient]:
-    async with (
-        ApiServer.start(port=0) as api,
-        connect(api.kubeconfig(workdir / "kubeconfig")) as kube,
-        asyncio.TaskGroup() as group,
-    ):
-        running = group.create_task(run_controllers(kube, SystemClock()), name="controllers")
-        yield kube
-        running.cancel()
-
-
-@asynccontextmanager
 async def a_namespace(kube: KubeClient) -> AsyncIterator[Harness]:
     made = await kube.create(NAMESPACES, {"metadata": {"generateName": "controllers-"}})
     yield Harness(kube, made["metadata"]["name"])
-
-
-@pytest.fixture(params=["simulator", pytest.param("real", marks=pytest.mark.e2e)])
-def where(request: pytest.FixtureRequest) -> Path | None:
-    """The real cluster's kubeconfig; None for the simulator."""
-    found: Path | None = None
-    if request.param == "real":
-        found = request.getfixturevalue("real_cluster")
-    return found
 
 
 @pytest.fixture

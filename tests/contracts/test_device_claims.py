@@ -1,9 +1,7 @@
 """What becomes of pods with claims, in the simulated cluster and in a real one."""
 
-import asyncio
-import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,11 +15,7 @@ from kube.kinds import DEVICE_CLASSES, EVENTS, NAMESPACES, NODES, PODS
 from kube.kinds import RESOURCE_CLAIMS as CLAIMS
 from kube.kinds import RESOURCE_SLICES as SLICES
 from kube.objects import decode_object
-from process.clock import SystemClock
-from simulator.apiserver.server import ApiServer
-from simulator.controllers.manager import run_controllers
-from simulator.envtest.scheduler_configuration import stock_configuration
-from simulator.scheduler.scheduler import KubeScheduler
+from tests.contracts.clusters import simulated
 from tests.support.device_claims import (
     CLASS,
     a_device,
@@ -33,7 +27,7 @@ from tests.support.device_claims import (
 )
 from tests.support.gpu import a_sharing_node, register
 from tests.support.objects import Json
-from tests.support.real_apiserver import WITHOUT_NODES, real_api_server
+from tests.support.real_apiserver import WITHOUT_NODES, real_api_server, start_stock_scheduler
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.timeout(240)
@@ -47,31 +41,9 @@ async def real_cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterato
     workdir = tmp_path_factory.mktemp("real-claims")
     async with real_api_server(workdir) as api:
         kubeconfig = api.kubeconfig(workdir / "kubeconfig")
-        config = workdir / "scheduler.json"
-        config.write_text(json.dumps(stock_configuration(kubeconfig=kubeconfig)))
         await api.start_controller_manager(WITHOUT_NODES)
-        await api.start_scheduler(config)
+        await start_stock_scheduler(api, kubeconfig)
         yield kubeconfig
-
-
-@asynccontextmanager
-async def simulated(workdir: Path) -> AsyncIterator[KubeClient]:
-    async with (
-        ApiServer.start(port=0) as api,
-        connect(api.kubeconfig(workdir / "kubeconfig")) as kube,
-        asyncio.TaskGroup() as group,
-    ):
-        clock = SystemClock()
-        scheduler = KubeScheduler(
-            kube, clock, extender_url=None, scheduler_name="default-scheduler"
-        )
-        running = [
-            group.create_task(run_controllers(kube, clock), name="controllers"),
-            group.create_task(scheduler.run(), name="scheduler"),
-        ]
-        yield kube
-        for each in running:
-            each.cancel()
 
 
 @dataclass(frozen=True)
@@ -128,18 +100,9 @@ class Cluster:
         await self.kube.delete(PODS, pod, namespace=self.namespace, grace_s=0)
 
 
-@pytest.fixture(params=["simulator", pytest.param("real", marks=pytest.mark.e2e)])
-def where(request: pytest.FixtureRequest) -> Path | None:
-    """The real cluster's kubeconfig; None for the simulator."""
-    found: Path | None = None
-    if request.param == "real":
-        found = request.getfixturevalue("real_cluster")
-    return found
-
-
 @pytest.fixture
 async def cluster(where: Path | None, tmp_path: Path) -> AsyncIterator[Cluster]:
-    opened = simulated(tmp_path) if where is None else connect(where)
+    opened = simulated(tmp_path, scheduler=True) if where is None else connect(where)
     async with opened as kube:
         made = await kube.create(NAMESPACES, {"metadata": {"generateName": "claims-"}})
         with suppress(AlreadyExists):  # by an earlier test on the same cluster

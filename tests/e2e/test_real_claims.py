@@ -10,14 +10,13 @@ import pytest
 
 from kube.kinds import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, PODS
 from simulator.demo.service_accounts import user_of
-from tests.support.claims import a_claiming_node, a_claiming_pod
+from tests.support.claims import a_claiming_node, a_claiming_pod, publish
 from tests.support.gpu import some_cards
 from tests.support.permissions import audit_flags, calls, missing
 from tests.support.real_claims import (
     ClaimsCluster,
     create_all,
     delete_pod,
-    publish,
     real_claims,
 )
 from tests.support.replicas import replica

@@ -17,7 +17,6 @@ from tests.support.claimed_node import (
     a_claimed_pod,
     claim_for,
     listed_cards,
-    messages,
     run,
     wait_bound,
     wait_message,
@@ -26,6 +25,7 @@ from tests.support.claimed_node import (
 )
 from tests.support.core import a_need, a_pod_need
 from tests.support.gpu import some_cards
+from tests.support.node import messages
 from tests.support.processes import Child
 from tests.support.real_node import NODE, RealNode, a_container, a_real_pod
 from tests.support.waiting import until_true
@@ -261,5 +261,5 @@ async def test_with_surge_the_next_agent_serves_before_the_first_one_ends() -> N
             await following.kill()
 
         assert all(len(node.sights(pod)) == 1 for pod in pods)
-        said = [text for pod in pods for text in await messages(node, pod)]
+        said = [text for pod in pods for text in await messages(node.client, pod)]
         assert not [text for text in said if "prepare" in text]

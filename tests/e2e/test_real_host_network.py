@@ -1,6 +1,5 @@
 """In the host's network a rollout ends although every node has a replica, on real controllers."""
 
-import json
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from kube.kinds import DEPLOYMENTS, NAMESPACES, PODS, SERVICE_ACCOUNTS
 from kube.objects import decode_object
 from tests.support.gpu import a_sharing_node, register
 from tests.support.helm import rendered
-from tests.support.real_apiserver import WITHOUT_NODES, real_api_server
+from tests.support.real_apiserver import WITHOUT_NODES, real_api_server, start_stock_scheduler
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
@@ -71,15 +70,7 @@ async def test_a_rollout_ends_with_as_many_replicas_as_nodes(tmp_path: Path) -> 
         for node in ("n1", "n2"):
             await register(client, a_sharing_node(node))
         await api.start_controller_manager(WITHOUT_NODES)
-        config = {
-            "apiVersion": "kubescheduler.config.k8s.io/v1",
-            "kind": "KubeSchedulerConfiguration",
-            "leaderElection": {"leaderElect": False},
-            "clientConnection": {"kubeconfig": str(api.kubeconfig(tmp_path / "scheduler"))},
-        }
-        file = tmp_path / "scheduler.json"
-        file.write_text(json.dumps(config))
-        await api.start_scheduler(file)
+        await start_stock_scheduler(api, api.kubeconfig(tmp_path / "scheduler"))
         for body in wanted:
             await client.create(kinds[body["kind"]], body)
         await until(lambda: rolled_out(client), what="both roles run on both nodes", limit_s=60)

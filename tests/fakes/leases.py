@@ -53,16 +53,7 @@ class LeaseTransport:
         self.fault = Fault.NONE
         self.requests = 0
 
-    async def request(
-        self,
-        verb: str,
-        path: str,
-        *,
-        query: Mapping[str, str] | None = None,
-        body: Any = None,
-        content_type: str = "application/json",
-        timeout_s: float,
-    ) -> bytes:
+    async def request(self, verb: str, path: str, *, body: Any = None, **_: Any) -> bytes:
         self.requests += 1
         lost = Unavailable(verb=verb, path=path, status=None, reason="NoAnswer", message="fault")
         if self.fault is Fault.HANGS:

@@ -401,16 +401,8 @@ class PagedTransport:
     log: list[str] = field(default_factory=list)
 
     async def request(
-        self,
-        verb: str,
-        path: str,
-        *,
-        query: Mapping[str, str] | None = None,
-        body: object = None,
-        content_type: str = "application/json",
-        timeout_s: float,
+        self, verb: str, path: str, *, query: Mapping[str, str] | None = None, **_: Any
     ) -> bytes:
-        del body, content_type, timeout_s
         token = (query or {}).get("continue", "")
         self.log.append(f"asked for {token or 'the first page'}")
         if token and token == self.expires:

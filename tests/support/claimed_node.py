@@ -3,11 +3,9 @@
 The pods are as the webhook admits them, and their claims as the claims controller creates them.
 """
 
-import json
-import secrets
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
@@ -15,66 +13,33 @@ from fracgpu import names
 from fracgpu.cards.card import Card
 from fracgpu.device_claims.claims import Shortlists, claim_of
 from fracgpu.device_claims.devices import is_offered
-from fracgpu.request.grant import Grant
-from fracgpu.request.grant_note import Seal, describe_grant
 from fracgpu.request.need import PodNeed
 from fracgpu.state.pod_info import decode_pod_info
 from kube.client import KubeClient
-from kube.kinds import (
-    CONFIGMAPS,
-    DEVICE_CLASSES,
-    EVENTS,
-    NAMESPACES,
-    RESOURCE_CLAIMS,
-    RESOURCE_SLICES,
-)
+from kube.kinds import RESOURCE_CLAIMS, RESOURCE_SLICES
 from kube.objects import decode_object
 from simulator.envtest.control_plane import ControlPlane
-from tests.support.real_apiserver import WITHOUT_NODES
+from tests.support.claims import a_claim_entry, granted
+from tests.support.claims_wiring import install_claims
+from tests.support.node import messages
+from tests.support.real_apiserver import WITHOUT_NODES, start_stock_scheduler
 from tests.support.real_node import RealNode, a_container, a_real_node, a_real_pod
 from tests.support.waiting import until
 
 Json = dict[str, Any]
 
-_OURS: Final = f'device.driver == "{names.DRA_DRIVER}"'
-
 
 async def start_stock_scheduling(api: ControlPlane, client: KubeClient) -> None:
     """Start the stock kube-scheduler and controllers, with what the chart installs for claims."""
-    await client.create(NAMESPACES, {"metadata": {"name": names.SYSTEM_NAMESPACE}})
-    await client.create(
-        CONFIGMAPS,
-        {
-            "metadata": {"name": names.CONFIG_MAP, "namespace": names.SYSTEM_NAMESPACE},
-            "data": {"wiring": "claims"},
-        },
-    )
-    for name, spec in (
-        (names.DEVICE_CLASS, {"selectors": [{"cel": {"expression": _OURS}}]}),
-        (names.DEVICE_CLASS_PLACED, {}),
-    ):
-        await client.create(DEVICE_CLASSES, {"metadata": {"name": name}, "spec": spec})
+    await install_claims(client)
     await api.start_controller_manager(WITHOUT_NODES)
-    config = api.workdir / "kube-scheduler.json"
-    config.write_text(
-        json.dumps(
-            {
-                "apiVersion": "kubescheduler.config.k8s.io/v1",
-                "kind": "KubeSchedulerConfiguration",
-                "leaderElection": {"leaderElect": False},
-                "clientConnection": {
-                    "kubeconfig": str(api.kubeconfig(api.workdir / "stock.kubeconfig"))
-                },
-            }
-        )
-    )
-    await api.start_scheduler(config)
+    await start_stock_scheduler(api, api.kubeconfig(api.workdir / "stock.kubeconfig"))
 
 
 @asynccontextmanager
-async def a_claimed_node(*, cards: Sequence[Card], **options: Any) -> AsyncIterator[RealNode]:
+async def a_claimed_node(*, cards: Sequence[Card]) -> AsyncIterator[RealNode]:
     """Start a control plane and a node in the wiring by claims, once its slice has the cards."""
-    async with a_real_node(cards=cards, before=start_stock_scheduling, **options) as node:
+    async with a_real_node(cards=cards, before=start_stock_scheduling) as node:
         await wait_slice(node, limit_s=90)
         yield node
 
@@ -124,11 +89,9 @@ def a_claimed_pod(
         inits=[containers[name] for name in inits],
         reports=node.reports,
     )
-    granted = describe_grant(Grant(need=need, card_class=None))
-    body["metadata"]["annotations"] = {names.GRANTED: Seal(key=b"of the test").write(granted)}
+    body["metadata"]["annotations"] = {names.GRANTED: granted(need)}
     del body["spec"]["schedulerName"]
-    name = f"{names.CLAIM_PREFIX}{secrets.token_hex(5)}"
-    body["spec"]["resourceClaims"] = [{"name": names.POD_CLAIM, "resourceClaimName": name}]
+    body["spec"]["resourceClaims"] = [a_claim_entry()]
     return body
 
 
@@ -153,32 +116,24 @@ async def run(
     return pod
 
 
-async def wait_runs(node: RealNode, pod: Json, *, limit_s: float = 120) -> None:
+async def wait_runs(node: RealNode, pod: Json) -> None:
     uid = pod["metadata"]["uid"]
     try:
-        await node.wait_running([uid], limit_s=limit_s)
+        await node.wait_running([uid], limit_s=120)
     except AssertionError as error:
-        raise AssertionError(f"{error}; events: {await messages(node, pod)}") from None
+        raise AssertionError(f"{error}; events: {await messages(node.client, pod)}") from None
 
 
-async def messages(node: RealNode, pod: Json) -> list[str]:
-    """Return the messages of a pod's Events."""
-    listed = await node.client.list(EVENTS, namespace=pod["metadata"]["namespace"])
-    events: list[Json] = [decode_object(raw) for raw in listed.items]
-    uid = pod["metadata"]["uid"]
-    return [each["message"] for each in events if each["involvedObject"].get("uid") == uid]
-
-
-async def wait_message(node: RealNode, pod: Json, text: str, *, limit_s: float = 90) -> None:
+async def wait_message(node: RealNode, pod: Json, text: str) -> None:
     """Wait until an Event of a pod says *text*."""
     found: list[str] = []
 
     async def said() -> bool:
-        found[:] = await messages(node, pod)
+        found[:] = await messages(node.client, pod)
         return any(text in message for message in found)
 
     try:
-        await until(said, what=f"an Event says {text!r}", limit_s=limit_s)
+        await until(said, what=f"an Event says {text!r}", limit_s=90)
     except AssertionError as error:
         raise AssertionError(f"{error}: {found}; {node.agent.tail()}") from None
 
@@ -188,11 +143,6 @@ async def listed_cards(node: RealNode, pod: Json) -> Mapping[str, frozenset[str]
     name = pod["metadata"]["name"]
     holders = await node.pod_resources.holders()
     return {each.container: each.slot_ids for each in holders if each.pod == name}
-
-
-async def claim_uids(node: RealNode) -> set[str]:
-    listed = await node.client.list(RESOURCE_CLAIMS)
-    return {decode_object(raw)["metadata"]["uid"] for raw in listed.items}
 
 
 async def wait_bound(node: RealNode, pods: Sequence[Json]) -> None:

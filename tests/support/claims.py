@@ -3,7 +3,8 @@
 import copy
 import hashlib
 import secrets
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -12,14 +13,16 @@ from fracgpu import names
 from fracgpu.cards.card import Card, CardUuid
 from fracgpu.device_claims.claim import DeviceClaim, decode_claim
 from fracgpu.device_claims.claims import claim_of
-from fracgpu.device_claims.devices import device_name
+from fracgpu.device_claims.devices import device_name, pool_spec
 from fracgpu.k8s.quantity import canonical
 from fracgpu.request.grant import Grant
 from fracgpu.request.grant_note import Seal, describe_grant
 from fracgpu.request.need import ContainerNeed, PodNeed
 from fracgpu.state.allocation import Assignment, PodRecord
 from fracgpu.units import Mib
-from tests.support.gpu import Json, a_sharing_node
+from kube.client import KubeClient
+from kube.kinds import RESOURCE_SLICES
+from tests.support.gpu import Json, a_sharing_node, register
 
 _SEAL: Final = Seal(key=b"of the tests")
 
@@ -27,6 +30,17 @@ _SEAL: Final = Seal(key=b"of the tests")
 def claim_name(pod: str) -> str:
     """Return a name of a claim of ours that follows from a pod's."""
     return names.CLAIM_PREFIX + hashlib.sha256(pod.encode()).hexdigest()[:10]
+
+
+def granted(need: PodNeed) -> str:
+    """Return the webhook's note of what it granted."""
+    return _SEAL.write(describe_grant(Grant(need=need, card_class=None)))
+
+
+def a_claim_entry(claim: str = "") -> Json:
+    """Return the entry of a pod's spec that names its claim, by default one of a new name."""
+    name = claim or names.CLAIM_PREFIX + secrets.token_hex(5)
+    return {"name": names.POD_CLAIM, "resourceClaimName": name}
 
 
 def stored(body: Mapping[str, Any], *, uid: str = "claim-uid", version: str = "7") -> Json:
@@ -91,6 +105,37 @@ def a_claiming_node(name: str, cards: Sequence[Card], *, cpu: str = "64") -> Jso
     return node
 
 
+async def publish(client: KubeClient, node: Json, cards: Sequence[Card]) -> None:
+    """Register a node and its slice."""
+    await register(client, node)
+    name = node["metadata"]["name"]
+    body = {"metadata": {"name": f"{name}-fracgpu"}, "spec": pool_spec(name, cards, generation=1)}
+    await client.create(RESOURCE_SLICES, body)
+
+
+def sizes(cards: Mapping[str, Sequence[Card]]) -> dict[tuple[str, str], int]:
+    """Return the MiB of each device, by node and name."""
+    return {
+        (node, device_name(card.uuid)): card.capacity_mib
+        for node, here in cards.items()
+        for card in here
+    }
+
+
+def held_mib(claims: Iterable[DeviceClaim]) -> Counter[tuple[str, str]]:
+    """Return the MiB allocated of each device, by node and name."""
+    held = Counter[tuple[str, str]]()
+    for claim in claims:
+        for one in claim.devices:
+            held[one.node, one.device] += one.amounts.mib
+    return held
+
+
+def overbooked(claims: Iterable[DeviceClaim], mib: Mapping[tuple[str, str], int]) -> list[str]:
+    """Return the devices of which more is allocated than there is."""
+    return [f"{device}: {held}" for device, held in held_mib(claims).items() if held > mib[device]]
+
+
 def a_claiming_pod(  # noqa: PLR0913 - what a test may choose, each with a default
     name: str,
     mib: int = 1000,
@@ -104,7 +149,6 @@ def a_claiming_pod(  # noqa: PLR0913 - what a test may choose, each with a defau
 ) -> Json:
     """Return a pod as the webhook leaves it in this wiring."""
     need = ContainerNeed(name="train", cards=cards, mib=Mib(mib), cores=cores)
-    granted = Grant(need=PodNeed(containers=(need,)), card_class=None)
     return {
         "metadata": {
             "name": name,
@@ -114,7 +158,7 @@ def a_claiming_pod(  # noqa: PLR0913 - what a test may choose, each with a defau
                 names.CARDS: str(cards),
                 **({names.CORES: str(cores)} if cores else {}),
                 **(annotations or {}),
-                names.GRANTED: _SEAL.write(describe_grant(granted)),
+                names.GRANTED: granted(PodNeed(containers=(need,))),
             },
         },
         "spec": {
@@ -128,12 +172,7 @@ def a_claiming_pod(  # noqa: PLR0913 - what a test may choose, each with a defau
                     },
                 }
             ],
-            "resourceClaims": [
-                {
-                    "name": names.POD_CLAIM,
-                    "resourceClaimName": claim or names.CLAIM_PREFIX + secrets.token_hex(5),
-                }
-            ],
+            "resourceClaims": [a_claim_entry(claim)],
             **spec,
         },
     }

@@ -52,6 +52,14 @@ def short_folder() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+async def messages(client: KubeClient, pod: Json) -> list[str]:
+    """Return the messages of the Events on a pod."""
+    events = await client.list(EVENTS, namespace=pod["metadata"]["namespace"])
+    found = [decode_object(raw) for raw in events.items]
+    uid = pod["metadata"]["uid"]
+    return [event["message"] for event in found if event["involvedObject"].get("uid") == uid]
+
+
 @dataclass(slots=True, kw_only=True)
 class Node:
     """A node under test.
@@ -139,18 +147,11 @@ class Node:
         except ClientError:
             return 0, ""
 
-    async def messages(self, pod: Json) -> list[str]:
-        """Return the messages of the Events on a pod."""
-        events = await self.client.list(EVENTS, namespace=pod["metadata"]["namespace"])
-        found = [decode_object(raw) for raw in events.items]
-        uid = pod["metadata"]["uid"]
-        return [event["message"] for event in found if event["involvedObject"].get("uid") == uid]
-
     async def wait_message(self, pod: Json, text: str) -> None:
         """Wait until an event on a pod says *text*."""
 
         async def said() -> bool:
-            return any(text in message for message in await self.messages(pod))
+            return any(text in message for message in await messages(self.client, pod))
 
         await until(said, what=f"an event on {pod['metadata']['name']} says {text!r}")
 

@@ -1,14 +1,16 @@
 """The real kube-apiserver for tests, where KUBEBUILDER_ASSETS names one; else a reason to skip."""
 
+import json
 import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
 from simulator.envtest.control_plane import ASSETS_ENV, ControlPlane, ControlPlaneError, find_assets
+from simulator.envtest.scheduler_configuration import stock_configuration
 
 # For kube-controller-manager, where nobody renews the leases of nodes.
 WITHOUT_NODES: Final = "--controllers=*,-node-lifecycle-controller"
@@ -35,3 +37,18 @@ async def real_api_server(
         pytest.fail(str(error))
     async with ControlPlane.start(assets, workdir, flags=flags, users=users) as api:
         yield api
+
+
+async def start_stock_scheduler(api: ControlPlane, kubeconfig: Path, **connection: Any) -> None:
+    """Start kube-scheduler with a configuration that says only where the API server is.
+
+    Args:
+        api: the control plane.
+        kubeconfig: for kube-scheduler, as the control plane wrote it.
+        connection: further fields of ``clientConnection``.
+    """
+    configuration = stock_configuration(kubeconfig=kubeconfig)
+    configuration["clientConnection"] |= connection
+    config = api.workdir / "kube-scheduler.json"
+    config.write_text(json.dumps(configuration))
+    await api.start_scheduler(config)

@@ -1,45 +1,31 @@
 """A real control plane whose own kube-scheduler allocates cards, from claims that we make."""
 
 import asyncio
-import json
-from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
-from fracgpu import names
 from fracgpu.cards.card import Card
 from fracgpu.device_claims.claim import DeviceClaim, decode_claim
-from fracgpu.device_claims.devices import pool_spec
 from kube.access import connect_to
 from kube.client import KubeClient
-from kube.kinds import (
-    CONFIGMAPS,
-    DEVICE_CLASSES,
-    EVENTS,
-    NAMESPACES,
-    NODES,
-    PODS,
-    RESOURCE_CLAIMS,
-    RESOURCE_SLICES,
-)
+from kube.kinds import EVENTS, PODS, RESOURCE_CLAIMS
 from kube.objects import decode_object
 from simulator.envtest.control_plane import ControlPlane
-from tests.support.claims import a_claiming_node
-from tests.support.gpu import Json, register
-from tests.support.real_apiserver import WITHOUT_NODES, real_api_server
-from tests.support.real_scheduler import metrics_of
+from tests.support.claims import a_claiming_node, overbooked, publish, sizes
+from tests.support.claims_wiring import install_claims
+from tests.support.gpu import Json
+from tests.support.real_apiserver import (
+    WITHOUT_NODES,
+    real_api_server,
+    start_stock_scheduler,
+)
 from tests.support.roles import Roles, running_roles
 from tests.support.waiting import until
 
-
-async def publish(client: KubeClient, node: Json, cards: Sequence[Card]) -> None:
-    """Register a node and its slice."""
-    await register(client, node)
-    name = node["metadata"]["name"]
-    body = {"metadata": {"name": f"{name}-fracgpu"}, "spec": pool_spec(name, cards, generation=1)}
-    await client.create(RESOURCE_SLICES, body)
+_AT_ONCE: Final = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,16 +63,7 @@ class ClaimsCluster:
 
     async def overbooked(self) -> list[str]:
         """Return the devices of which more is allocated than there is."""
-        held = Counter[tuple[str, str]]()
-        for claim in await self.claims():
-            for one in claim.devices:
-                held[one.node, one.device] += one.amounts.mib
-        sizes = {
-            (node, card.uuid.lower()): card.capacity_mib
-            for node, cards in self.cards.items()
-            for card in cards
-        }
-        return [f"{key}: {mib}" for key, mib in held.items() if mib > sizes[key]]
+        return overbooked(await self.claims(), sizes(self.cards))
 
     async def until_bound(self, pods: int, *, limit_s: float = 60) -> None:
         async def all_are() -> bool:
@@ -96,21 +73,18 @@ class ClaimsCluster:
 
     @asynccontextmanager
     async def controller(
-        self, *flags: str, name: str = "scheduler", kubeconfig: Path | None = None
+        self, *, name: str = "scheduler", kubeconfig: Path | None = None
     ) -> AsyncIterator[Roles]:
         """Run our scheduler role, which makes the claims."""
         log_dir = self.workdir / name
         log_dir.mkdir(exist_ok=True)
         async with running_roles(
-            {"scheduler": [f"--identity={name}", *flags]},
+            {"scheduler": [f"--identity={name}"]},
             kubeconfig=kubeconfig or self.kubeconfig,
             log_dir=log_dir,
         ) as roles:
             await roles.until_ready("scheduler")
             yield roles
-
-    async def metric(self, roles: Roles, name: str) -> float:
-        return (await metrics_of(roles.telemetry["scheduler"])).get(name, 0.0)
 
 
 @asynccontextmanager
@@ -119,7 +93,6 @@ async def real_claims(
     cards: Mapping[str, Sequence[Card]],
     *,
     nodes: Mapping[str, Json] | None = None,
-    scheduler: bool = True,
     flags: Mapping[str, str | None] | None = None,
     users: Mapping[str, str] | None = None,
 ) -> AsyncIterator[ClaimsCluster]:
@@ -129,7 +102,6 @@ async def real_claims(
         workdir: for state and logs.
         cards: of each node.
         nodes: the nodes; by default those of :func:`a_claiming_node`.
-        scheduler: start kube-scheduler.
         flags: of kube-apiserver.
         users: groups by user, besides the administrator.
     """
@@ -137,20 +109,7 @@ async def real_claims(
         real_api_server(workdir, flags=flags, users=users) as api,
         connect_to(api.url, token=api.token, ca_file=api.ca_file) as client,
     ):
-        await client.create(NAMESPACES, {"metadata": {"name": names.SYSTEM_NAMESPACE}})
-        await client.create(
-            CONFIGMAPS,
-            {
-                "metadata": {"name": names.CONFIG_MAP, "namespace": names.SYSTEM_NAMESPACE},
-                "data": {"wiring": "claims"},
-            },
-        )
-        ours = [{"cel": {"expression": f'device.driver == "{names.DRA_DRIVER}"'}}]
-        for name, spec in (
-            (names.DEVICE_CLASS, {"selectors": ours}),
-            (names.DEVICE_CLASS_PLACED, {}),
-        ):
-            await client.create(DEVICE_CLASSES, {"metadata": {"name": name}, "spec": spec})
+        await install_claims(client)
         for name, here in cards.items():
             await publish(client, (nodes or {}).get(name) or a_claiming_node(name, here), here)
         await api.start_controller_manager(
@@ -163,25 +122,11 @@ async def real_claims(
             workdir=workdir,
             cards=cards,
         )
-        if scheduler:
-            await start_stock_scheduler(cluster)
+        await start_stock_scheduler(api, cluster.kubeconfig, qps=1000, burst=1000)
         yield cluster
 
 
-async def start_stock_scheduler(cluster: ClaimsCluster) -> None:
-    """Start kube-scheduler with no configuration but where the API server is."""
-    config = cluster.workdir / "kube-scheduler.json"
-    written = {
-        "apiVersion": "kubescheduler.config.k8s.io/v1",
-        "kind": "KubeSchedulerConfiguration",
-        "clientConnection": {"kubeconfig": str(cluster.kubeconfig), "qps": 1000, "burst": 1000},
-        "leaderElection": {"leaderElect": False},
-    }
-    config.write_text(json.dumps(written))
-    await cluster.api.start_scheduler(config)
-
-
-async def create_all(client: KubeClient, pods: Sequence[Json], *, at_once: int = 32) -> None:
+async def create_all(client: KubeClient, pods: Sequence[Json]) -> None:
     """Create pods, some of them at once."""
     queue = iter(pods)
 
@@ -190,14 +135,10 @@ async def create_all(client: KubeClient, pods: Sequence[Json], *, at_once: int =
             await client.create(PODS, pod, namespace="default")
 
     async with asyncio.TaskGroup() as group:
-        for number in range(min(at_once, len(pods))):
+        for number in range(min(_AT_ONCE, len(pods))):
             group.create_task(some(), name=f"create {number}")
 
 
 async def delete_pod(client: KubeClient, name: str) -> None:
     """Remove a pod at once, as kubelet would."""
     await client.delete(PODS, name, namespace="default", grace_s=0)
-
-
-async def node_names(client: KubeClient) -> list[str]:
-    return [decode_object(raw)["metadata"]["name"] for raw in (await client.list(NODES)).items]

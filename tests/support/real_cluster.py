@@ -40,6 +40,7 @@ from tests.support.images import NoImageError, our_image, program_image
 from tests.support.kubectl import DEPLOY, Kubectl
 from tests.support.namespaces import OwnMounts, own_mounts, own_network
 from tests.support.processes import Child
+from tests.support.real_apiserver import start_stock_scheduler
 from tests.support.real_node import alone, runtime_or_skip, state_of
 from tests.support.real_runtime import (
     IMAGE,
@@ -289,9 +290,7 @@ async def _control_plane(root: Path, flags: Mapping[str, str]) -> AsyncIterator[
     assets = find_assets(os.environ[ASSETS_ENV])
     async with ControlPlane.start(assets, root / "api", flags=wanted, users=users) as api:
         await api.start_controller_manager()
-        config = root / "kube-scheduler.json"
-        config.write_text(json.dumps(_scheduler_configuration(api.kubeconfig(root / "kubeconfig"))))
-        await api.start_scheduler(config)
+        await start_stock_scheduler(api, api.kubeconfig(root / "kubeconfig"))
         yield api
 
 
@@ -314,15 +313,6 @@ def _admission_configuration() -> Json:
         "apiVersion": "apiserver.config.k8s.io/v1",
         "kind": "AdmissionConfiguration",
         "plugins": [{"name": "ResourceQuota", "configuration": quota}],
-    }
-
-
-def _scheduler_configuration(kubeconfig: Path) -> Json:
-    return {
-        "apiVersion": "kubescheduler.config.k8s.io/v1",
-        "kind": "KubeSchedulerConfiguration",
-        "leaderElection": {"leaderElect": False},
-        "clientConnection": {"kubeconfig": str(kubeconfig)},
     }
 
 

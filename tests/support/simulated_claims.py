@@ -1,8 +1,6 @@
 """A simulated cluster with the wiring by claims: its own kube-scheduler, and our claims."""
 
 import asyncio
-import secrets
-from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -12,20 +10,9 @@ from typing import Any
 from fracgpu import names
 from fracgpu.cards.card import Card
 from fracgpu.device_claims.claim import DeviceClaim, decode_claim
-from fracgpu.device_claims.devices import pool_spec
-from fracgpu.request.grant import Grant
-from fracgpu.request.grant_note import Seal, describe_grant
 from fracgpu.request.need import PodNeed
 from kube.client import KubeClient
-from kube.kinds import (
-    CONFIGMAPS,
-    DEVICE_CLASSES,
-    EVENTS,
-    NAMESPACES,
-    PODS,
-    RESOURCE_CLAIMS,
-    RESOURCE_SLICES,
-)
+from kube.kinds import EVENTS, PODS, RESOURCE_CLAIMS
 from kube.objects import decode_object
 from process.clock import SystemClock
 from process.lifecycle import run_until_stopped
@@ -33,8 +20,15 @@ from scheduler.service import build
 from scheduler.settings import SchedulerSettings
 from simulator.controllers.manager import run_controllers
 from simulator.scheduler.scheduler import KubeScheduler
-from tests.support.claims import a_claiming_node
-from tests.support.gpu import register
+from tests.support.claims import (
+    a_claim_entry,
+    a_claiming_node,
+    granted,
+    overbooked,
+    publish,
+    sizes,
+)
+from tests.support.claims_wiring import install_claims
 from tests.support.objects import Json
 from tests.support.waiting import until
 
@@ -48,25 +42,20 @@ def a_granted_pod(name: str, need: PodNeed, *, inits: Sequence[str] = (), **spec
         claims = [{"name": names.POD_CLAIM, "request": one}]
         return {"name": one, "image": "registry.example/app:1", "resources": {"claims": claims}}
 
-    granted = describe_grant(Grant(need=need, card_class=None))
     cores = ", ".join(f"{one.name}={one.cores}" for one in need.containers if one.cores)
-    claim = {
-        "name": names.POD_CLAIM,
-        "resourceClaimName": f"{names.CLAIM_PREFIX}{secrets.token_hex(5)}",
-    }
     return {
         "metadata": {
             "name": name,
             "namespace": "default",
             "annotations": {
                 **({names.CORES: cores} if cores else {}),
-                names.GRANTED: Seal(key=b"of the tests").write(granted),
+                names.GRANTED: granted(need),
             },
         },
         "spec": {
             "containers": [container(one.name) for one in need.containers if one.name not in inits],
             "initContainers": [container(one) for one in inits],
-            "resourceClaims": [claim],
+            "resourceClaims": [a_claim_entry()],
             **spec,
         },
     }
@@ -79,7 +68,7 @@ class ClaimsWorld:
     kube: KubeClient
     kubeconfig: Path
     group: asyncio.TaskGroup
-    mib: dict[tuple[str, str], int] = field(default_factory=dict)
+    cards: dict[str, Sequence[Card]] = field(default_factory=dict)
     leaders: dict[str, "asyncio.Task[int]"] = field(default_factory=dict)
 
     def start_leader(self, name: str, *, kubeconfig: Path | None = None) -> None:
@@ -106,10 +95,8 @@ class ClaimsWorld:
 
     async def add_node(self, name: str, cards: Sequence[Card]) -> None:
         """Register a node without kubelet or agent, and its slice."""
-        await register(self.kube, a_claiming_node(name, cards))
-        spec = pool_spec(name, cards, generation=1)
-        await self.kube.create(RESOURCE_SLICES, {"metadata": {"name": name}, "spec": spec})
-        self.mib |= {(name, card.uuid.lower()): card.capacity_mib for card in cards}
+        await publish(self.kube, a_claiming_node(name, cards), cards)
+        self.cards[name] = cards
 
     async def claims(self) -> list[DeviceClaim]:
         listed = await self.kube.list(RESOURCE_CLAIMS)
@@ -125,11 +112,7 @@ class ClaimsWorld:
 
     async def overbooked(self) -> list[str]:
         """Return the cards of which more is allocated than there is."""
-        held = Counter[tuple[str, str]]()
-        for claim in await self.claims():
-            for one in claim.devices:
-                held[one.node, one.device] += one.amounts.mib
-        return [f"{card}: {mib}" for card, mib in held.items() if mib > self.mib[card]]
+        return overbooked(await self.claims(), sizes(self.cards))
 
     async def events(self, pod: str, reason: str) -> list[Json]:
         listed = await self.kube.list(EVENTS, namespace="default")
@@ -160,15 +143,7 @@ class ClaimsWorld:
 @asynccontextmanager
 async def a_claims_world(kube: KubeClient, kubeconfig: Path) -> AsyncIterator[ClaimsWorld]:
     """Run the controllers and kube-scheduler of a cluster with what the chart installs."""
-    await kube.create(NAMESPACES, {"metadata": {"name": names.SYSTEM_NAMESPACE}})
-    config = {"name": names.CONFIG_MAP, "namespace": names.SYSTEM_NAMESPACE}
-    await kube.create(CONFIGMAPS, {"metadata": config, "data": {"wiring": "claims"}})
-    ours = [{"cel": {"expression": f'device.driver == "{names.DRA_DRIVER}"'}}]
-    for name, spec in (
-        (names.DEVICE_CLASS, {"selectors": ours}),
-        (names.DEVICE_CLASS_PLACED, {}),
-    ):
-        await kube.create(DEVICE_CLASSES, {"metadata": {"name": name}, "spec": spec})
+    await install_claims(kube)
     clock = SystemClock()
     scheduler = KubeScheduler(kube, clock, extender_url=None, scheduler_name="default-scheduler")
     async with asyncio.TaskGroup() as group:

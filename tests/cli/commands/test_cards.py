@@ -7,12 +7,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cli.commands.cards import main, watch_fleet
-from cli.fleet import Fleet
+from cli.commands.cards import main
 from cli.main import DONE, FAILED
 from kube.client import KubeClient
-from process.clock import SystemClock
-from tests.cli.live_cluster import NODE, Cli, a_pod, bind, furnish
+from tests.cli.live_cluster import NODE, Cli, a_pod, bind, furnish, watched
 from tests.support.waiting import until_true
 
 
@@ -74,16 +72,10 @@ async def test_a_cluster_without_cards_is_told_how_to_share_some(cli: Cli) -> No
 
 async def test_watching_shows_each_change(kube: KubeClient) -> None:
     await furnish(kube)
-    shown: list[Fleet] = []
-    async with asyncio.TaskGroup() as group:
-        watching = group.create_task(
-            watch_fleet(kube, SystemClock(), shown.append, node=NODE), name="watch"
-        )
-        await until_true(lambda: bool(shown), what="the first picture")
+    async with watched(kube) as shown:
         first = shown[-1].held_mib
         await bind(kube, await a_pod(kube, "chat", mib=9_000), card=1, mib=9_000)
         await until_true(lambda: shown[-1].held_mib == 9_000, what="the new slice is shown")
-        watching.cancel()
 
     assert first == 0
 

@@ -1,13 +1,9 @@
 """What commands say where pods hold cards by claims, against a live API server."""
 
-import asyncio
-
 import msgspec
 
 from cli.commands.cards import main as cards
-from cli.commands.cards import watch_fleet
 from cli.commands.explain import main as explain
-from cli.fleet import Fleet
 from cli.main import DONE, FAILED
 from cli.removal import find_holders
 from fracgpu.cards.card import CardUuid
@@ -15,8 +11,7 @@ from fracgpu.device_claims.claims import claim_of
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from kube.client import KubeClient
 from kube.kinds import PODS, RESOURCE_CLAIMS
-from process.clock import SystemClock
-from tests.cli.live_cluster import NODE, Cli, furnish
+from tests.cli.live_cluster import NODE, Cli, furnish, watched
 from tests.support.claims import a_claiming_pod, allocated, claim_name
 from tests.support.waiting import until_true
 
@@ -63,17 +58,11 @@ async def test_cards_are_held_by_claims(cli: Cli) -> None:
 
 async def test_watching_shows_what_is_allocated(kube: KubeClient) -> None:
     await furnish(kube)
-    shown: list[Fleet] = []
-    async with asyncio.TaskGroup() as group:
-        watching = group.create_task(
-            watch_fleet(kube, SystemClock(), shown.append, node=NODE), name="watch"
-        )
-        await until_true(lambda: bool(shown), what="the first picture")
+    async with watched(kube) as shown:
         pod = await claiming(kube, "chat", 9_000)
         await claim(kube, pod)
         await allocate(kube, pod)
         await until_true(lambda: shown[-1].held_mib == 9_000, what="the new claim is shown")
-        watching.cancel()
 
 
 async def test_a_running_pod_names_its_card(cli: Cli) -> None:

@@ -7,8 +7,6 @@ from typing import Any, Final
 from fracgpu import names
 from fracgpu.cards.card import CardUuid
 from fracgpu.device_claims.claims import claim_of
-from fracgpu.request.grant import Grant
-from fracgpu.request.grant_note import Seal, describe_grant
 from fracgpu.request.need import PodNeed
 from fracgpu.state.allocation import PodRecord
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
@@ -16,7 +14,7 @@ from kube.client import KubeClient
 from kube.errors import NotFound, Unavailable
 from kube.kinds import Kind
 from tests.deviceplugin.builders import NODE
-from tests.support.claims import allocated, stored
+from tests.support.claims import allocated, granted, stored
 from tests.support.core import a_need, a_pod_need
 
 Json = dict[str, Any]
@@ -48,8 +46,7 @@ def pod_body(
     containers = [(one.name, names.POD_CLAIM, one.name) for one in need.containers] if need else []
     notes = dict(annotations or {})
     if need is not None:
-        granted = describe_grant(Grant(need=need, card_class=None))
-        notes[names.GRANTED] = Seal(key=b"of the test").write(granted)
+        notes[names.GRANTED] = granted(need)
     return {
         "metadata": {"name": name, "namespace": "ml", "uid": f"uid-{name}", "annotations": notes},
         "spec": {

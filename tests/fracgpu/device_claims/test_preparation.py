@@ -7,12 +7,10 @@ import pytest
 
 from fracgpu import names
 from fracgpu.device_claims.preparation import why_not_prepared
-from fracgpu.request.grant import Grant
-from fracgpu.request.grant_note import Seal, describe_grant
 from fracgpu.request.need import PodNeed
 from fracgpu.state.allocation import Assignment
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
-from tests.support.claims import an_allocated_claim, decoded
+from tests.support.claims import a_claim_entry, an_allocated_claim, decoded, granted
 from tests.support.core import a_card, a_need, a_pod_need, a_record, on
 from tests.support.gpu import Json
 
@@ -22,7 +20,6 @@ NEED = a_pod_need(a_need(6000, cores=60))
 
 
 def a_pod(need: PodNeed = NEED, *, uid: str = "pod-uid", claim: str = NAME) -> PodInfo:
-    granted = Seal(key=b"secret").write(describe_grant(Grant(need=need, card_class=None)))
     containers = [
         {"name": one.name, "resources": {"claims": [{"name": "fracgpu", "request": one.name}]}}
         for one in need.containers
@@ -32,11 +29,11 @@ def a_pod(need: PodNeed = NEED, *, uid: str = "pod-uid", claim: str = NAME) -> P
             "name": f"pod-{uid}",
             "namespace": "default",
             "uid": uid,
-            "annotations": {names.GRANTED: granted, names.CORES: "60"},
+            "annotations": {names.GRANTED: granted(need), names.CORES: "60"},
         },
         "spec": {
             "containers": containers,
-            "resourceClaims": [{"name": "fracgpu", "resourceClaimName": claim}],
+            "resourceClaims": [a_claim_entry(claim)],
         },
     }
     return decode_pod_info(msgspec.json.encode(body))

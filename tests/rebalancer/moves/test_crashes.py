@@ -1,6 +1,7 @@
 """The leader dies before or after any of its writes; the next one finishes what it began."""
 
 from collections.abc import AsyncGenerator, Mapping
+from typing import Any
 
 import pytest
 
@@ -28,24 +29,13 @@ class DyingTransport:
         self._transport, self._left, self._after = transport, at, after
         self.died = False
 
-    async def request(
-        self,
-        verb: str,
-        path: str,
-        *,
-        query: Mapping[str, str] | None = None,
-        body: object = None,
-        content_type: str = "application/json",
-        timeout_s: float,
-    ) -> bytes:
-        changes = verb != "GET" and not query and ("/moves" in path or "/pods/" in path)
+    async def request(self, verb: str, path: str, **more: Any) -> bytes:
+        changes = verb != "GET" and not more.get("query") and ("/moves" in path or "/pods/" in path)
         self._left -= changes
         if self.died or (changes and self._left == 0 and not self._after):
             self.died = True
             raise Died
-        answer = await self._transport.request(
-            verb, path, query=query, body=body, content_type=content_type, timeout_s=timeout_s
-        )
+        answer = await self._transport.request(verb, path, **more)
         if changes and self._left == 0:
             self.died = True
             raise Died

@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 
 from fracgpu.cards.card import Card
-from fracgpu.device_claims.claim import decode_claim
 from fracgpu.device_claims.devices import device_name
 from fracgpu.request.need import Strategy
 from fracgpu.state.node_info import observe_offered_node
@@ -26,7 +25,15 @@ from scheduler.metrics import ClaimOutcome
 from scheduler.waiting_pods import WaitingPods
 from tests.fakes.clock import VirtualClock
 from tests.fakes.events import RecordedEvents
-from tests.support.claims import a_claiming_node, a_claiming_pod, allocated, claim_name, stored
+from tests.support.claims import (
+    a_claiming_node,
+    a_claiming_pod,
+    allocated,
+    claim_name,
+    decoded,
+    held_mib,
+    stored,
+)
 from tests.support.gpu import Json, some_cards
 
 Fault = Callable[[Callable[[], Awaitable[Json]]], Awaitable[Json]]
@@ -185,7 +192,7 @@ class ClaimsApi:
             assert name in self.pods
 
     def _choice(self, claim: Json, refuse: Sequence[str]) -> tuple[str, str] | None:
-        (request,) = decode_claim(msgspec.json.encode(claim)).requests
+        (request,) = decoded(claim).requests
         assert request.amounts is not None
         held = self.held()
         for node, cards in reversed(self.cards.items()):
@@ -197,11 +204,7 @@ class ClaimsApi:
         return None
 
     def held(self) -> Counter[tuple[str, str]]:
-        found = Counter[tuple[str, str]]()
-        for claim in self.claims.values():
-            for one in decode_claim(msgspec.json.encode(claim)).devices:
-                found[one.node, one.device] += one.amounts.mib
-        return found
+        return held_mib(map(decoded, self.claims.values()))
 
 
 class ClaimsHarness:
@@ -282,8 +285,7 @@ class ClaimsHarness:
         self.cache.pod_changed(_change(found, pod, gone=gone))
 
     def see_claim(self, claim: Json, *, gone: bool = False) -> None:
-        found = decode_claim(msgspec.json.encode(claim))
-        self.cache.claim_changed(_change(found, claim, gone=gone))
+        self.cache.claim_changed(_change(decoded(claim), claim, gone=gone))
 
     def free_mib(self, node: str) -> list[int]:
         """Return what is free on each card of a node, as the ledger has it."""
