@@ -16,7 +16,7 @@ from component.refused_config import RefusedConfigReporter
 from component.wiring import Wiring, read_wiring
 from fracgpu.cards.card import NodeCards
 from fracgpu.device_claims.claim import decode_claim
-from fracgpu.k8s.disruption_budget import read_budget
+from fracgpu.k8s.disruption_budget import PodDisruptionBudget, read_budget
 from fracgpu.k8s.pod import LIVE_PODS
 from fracgpu.request.need import Strategy
 from fracgpu.state.move_object import decode_move
@@ -43,6 +43,7 @@ from scheduler.cache.pod_marker import PodMarker
 from scheduler.claims.cache import ClaimCache, decode_observed_pod
 from scheduler.claims.controller import ClaimController
 from scheduler.claims.planner import ClaimPlanner
+from scheduler.claims.preemption import Preemptions
 from scheduler.core import SchedulerCore
 from scheduler.extender.api import pending_only
 from scheduler.extender.bind import Binder
@@ -155,6 +156,17 @@ class _Shared:
             "refused config": self.refused.run,
             "election": self.leader_gate.run,
         }
+
+    def preemptor(self, budgets: Informer[PodDisruptionBudget]) -> Preemptor:
+        """Return who chooses victims."""
+        return Preemptor(
+            self.core.ledger,
+            self.core.bound_pods,
+            self.core.matrix,
+            budgets=lambda: tuple(budgets.items().values()),
+            strategy=lambda: self.config.value,
+            clock=self._clock,
+        )
 
     def upkeep(
         self,
@@ -340,14 +352,7 @@ def _wire(
                 ),
                 cycles=cycles,
                 gangs=core.gangs,
-                preemptor=Preemptor(
-                    ledger,
-                    core.bound_pods,
-                    core.matrix,
-                    budgets=lambda: tuple(budgets.items().values()),
-                    strategy=lambda: config.value,
-                    clock=clock,
-                ),
+                preemptor=shared.preemptor(budgets),
                 binder=binder,
                 leader_gate=leader_gate,
                 metrics=metrics,
@@ -392,11 +397,21 @@ def _wire_claims(
         on_change=cache.pod_changed,
     )
     claims = Informer(client, RESOURCE_CLAIMS, decode=decode_claim, on_change=cache.claim_changed)
-    tasks = shared.follow(nodes=nodes, pods=pods, claims=claims)
+    budgets = Informer(client, PDBS, decode=read_budget)
+    tasks = shared.follow(nodes=nodes, pods=pods, claims=claims, budgets=budgets)
     controller = ClaimController(
         client,
         cache,
         ClaimPlanner(core, cache.nodes),
+        Preemptions(
+            client,
+            cache,
+            core,
+            shared.preemptor(budgets),
+            clock=clock,
+            limit_s=settings.bind_timeout_s,
+            on_evicted=lambda victim, one: controller.preempted(victim, one),  # noqa: PLW0108
+        ),
         find=pods.get,
         leads=lambda: leader_gate.leads,
         recorder=shared.recorder,

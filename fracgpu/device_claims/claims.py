@@ -1,6 +1,6 @@
 """From what a pod was granted to the ResourceClaim that kube-scheduler allocates."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from fracgpu import names
@@ -46,6 +46,7 @@ def claim_of(
     cards: Shortlists | None,
     *,
     card_class: str = "",
+    but: Collection[CardUuid] = (),
 ) -> dict[str, Any]:
     """Return the ResourceClaim for a pod, ready to be created.
 
@@ -56,6 +57,7 @@ def claim_of(
         cards: the shortlist of each container; None where no card fits now: then the claim is left
             open, and says which cards would do.
         card_class: the class of the pool catalogue that it was granted; empty without one.
+        but: cards that an open claim leaves out, because they are kept for another pod.
 
     Raises:
         RequestError: the pod's models are too many for an open claim.
@@ -82,7 +84,7 @@ def claim_of(
                     _request(one, names.DEVICE_CLASS_PLACED, shortlist(cards[one.name]))
                     if cards is not None
                     else _request(
-                        one, names.DEVICE_CLASS, suitable(need, one, card_class=card_class)
+                        one, names.DEVICE_CLASS, suitable(need, one, card_class=card_class, but=but)
                     )
                     for one in need.containers
                 ]

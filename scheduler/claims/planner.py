@@ -65,13 +65,7 @@ class ClaimPlanner:
     def plan(self, pod: UnboundPod, *, without: Collection[str] = ()) -> Plan:
         """Return the best cards for a pod, of which none is on a node in *without*."""
         info = pod.info
-        labels = _wanted_labels(info)
-        candidates = tuple(
-            name
-            for name, node in self._nodes.items()
-            if name not in without and _takes(node, pod.rules, labels)
-        )
-        args = ExtenderArgs(pod=info, node_names=candidates)
+        args = ExtenderArgs(pod=info, node_names=self.candidates(pod, without=without))
         ranked = self._core.extender.ranked(args)
         choices: dict[str, Assignment] = {}
         for name in ranked:
@@ -85,6 +79,15 @@ class ClaimPlanner:
             return Plan(nodes=tuple(choices), choice=in_order[0], cards=shortlists(in_order))
         why = _NO_HOST if ranked else self._core.extender.filter(args).reason or _NO_NODE
         return Plan(choice={}, cards=None, why=why)
+
+    def candidates(self, pod: UnboundPod, *, without: Collection[str] = ()) -> tuple[str, ...]:
+        """Return the nodes that a pod may run on, whatever is free there."""
+        labels = _wanted_labels(pod.info)
+        return tuple(
+            name
+            for name, node in self._nodes.items()
+            if name not in without and _takes(node, pod.rules, labels)
+        )
 
     def _has_host(self, pod: PodInfo, node: str) -> bool:
         left = self._core.host_left(node, pod.record.uid)
