@@ -1,7 +1,7 @@
 """A ResourceClaim decoded: what it requests, what it was allocated, and whose it is."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Final
 
@@ -107,12 +107,10 @@ class DeviceClaim(msgspec.Struct, frozen=True, kw_only=True):
         """The cards that it lists."""
         return frozenset(card for request in self.requests for card in request.cards)
 
-    def may_take(self, cards: Set[CardUuid]) -> bool:
-        """Report whether it may be allocated one of these cards, if they suit its pod."""
-        return any(
-            not cards.isdisjoint(one.cards) if one.cards else not cards <= one.excluded
-            for one in self.requests
-        )
+    @property
+    def excluded(self) -> frozenset[CardUuid]:
+        """The cards that it leaves out."""
+        return frozenset(card for request in self.requests for card in request.excluded)
 
     @property
     def first_choice(self) -> Assignment:

@@ -95,6 +95,7 @@ class _Progress:
     Attributes:
         made: the UID of the claim that we created last, until it is observed.
         made_at_s: when.
+        claims: how many were made for it.
         lists: how many shortlists it was given.
         refused: nodes that were listed, and that kube-scheduler refuses for more than cards.
         planned: the number of the last preemption when its claim was planned.
@@ -106,6 +107,7 @@ class _Progress:
 
     made: str = ""
     made_at_s: float = 0.0
+    claims: int = 0
     lists: int = 0
     refused: set[str] = field(default_factory=set)
     planned: int = 0
@@ -289,8 +291,7 @@ class ClaimController:
         if not self._cache.is_explained(uid):  # by the leader before
             self._cache.explain(pod, self._planner.plan(pod).why)
         kept = self._preemptions.kept_from(pod)
-        excluded = {card for request in claim.requests for card in request.excluded}
-        if excluded - kept and (not kept or self._planner.plan(pod).nodes):
+        if claim.excluded - kept and (not kept or self._planner.plan(pod).nodes):
             if await self._remove_own(pod, claim, progress):
                 await self._create_again(pod, progress)
             return
@@ -369,8 +370,8 @@ class ClaimController:
         """Report whether kube-scheduler has tried the list, and can take none of it."""
         if claim.open or pod.info.unschedulable_since is None:
             return False
-        # The condition may still be that of the list before.
-        tried_s = _TRIES.pause_s(progress.lists - 1) if progress.lists > 1 else 0.0
+        # The condition may still be that of the claim before.
+        tried_s = _TRIES.pause_s(progress.claims - 1) if progress.claims > 1 else 0.0
         if self._clock.monotonic() - progress.made_at_s >= tried_s:
             return True
         progress.due_s = progress.made_at_s + tried_s
@@ -430,6 +431,7 @@ class ClaimController:
             progress.made = created["metadata"]["uid"]
             progress.made_at_s = self._clock.monotonic()
             progress.failures = 0
+            progress.claims += 1
             progress.lists += plan.cards is not None
             self._on_outcome(ClaimOutcome.OPEN if plan.cards is None else ClaimOutcome.LISTED)
             log.info("claim_created", pod=record.key, claim=info.device_claim, nodes=plan.nodes)

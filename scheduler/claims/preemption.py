@@ -205,9 +205,12 @@ class Preemptions:
             claim: its claim, which is not allocated.
             planned: the number of the last preemption that its shortlist takes account of.
         """
+        if claim.open:
+            return not self.kept_from(pod) <= claim.excluded
+        # Its first cards were counted for it when the victims were chosen.
+        others = claim.cards - {part.card for some in claim.first_choice.values() for part in some}
         return any(
-            claim.may_take(one.cards) and (claim.open or planned < one.number)
-            for one in self._against(pod)
+            planned < one.number and not others.isdisjoint(one.cards) for one in self._against(pod)
         )
 
     def _against(self, pod: UnboundPod) -> Iterator[Preemption]:
