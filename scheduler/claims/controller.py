@@ -274,12 +274,12 @@ class ClaimController:
     async def _follow_up(self, pod: UnboundPod, claim: DeviceClaim, progress: _Progress) -> None:
         """Do what is due for a claim of ours that kube-scheduler has not allocated yet."""
         preemption = self._preemptions.of(uid_of(pod), claim)
-        if preemption is not None:
-            await self._make_room(pod, claim, progress, preemption)
-        elif self._preemptions.is_threat(pod, claim, planned=progress.planned):
+        if self._preemptions.is_threat(pod, claim, planned=progress.planned):
             progress.lists -= 0 if claim.open else 1  # it was not refused
             if await self._remove_own(pod, claim, progress):
                 await self._create_again(pod, progress)
+        elif preemption is not None:
+            await self._make_room(pod, claim, progress, preemption)
         elif self._is_refused(pod, claim, progress):
             await self._replace(pod, claim, progress)
         elif claim.open:
@@ -541,7 +541,7 @@ class ClaimController:
         return True
 
     def preempted(self, victim: BoundPod, preemption: Preemption) -> None:
-        """Tell a pod for whom it was evicted; not by name, which may be of another namespace."""
+        """Write for whom a pod was evicted; not by name, which may be of another namespace."""
         note = f"Preempted by pod {preemption.pod} on node {preemption.node}"
         self._event(victim, EventReason.PREEMPTED, note)
 

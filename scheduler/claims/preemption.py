@@ -47,7 +47,12 @@ class RoomFinder(Protocol):
     """What is needed of :class:`scheduler.extender.preempt.Preemptor`."""
 
     async def room(
-        self, pod: PodInfo, nodes: Collection[str], *, spared: Collection[str]
+        self,
+        pod: PodInfo,
+        nodes: Collection[str],
+        *,
+        spared: Collection[str],
+        closed: Callable[[], Collection[CardUuid]],
     ) -> Room | None: ...
 
 
@@ -142,7 +147,12 @@ class Preemptions:
         self._spared_until_s = {
             uid: until_s for uid, until_s in self._spared_until_s.items() if until_s > now_s
         }
-        room = await self._finder.room(pod.info, nodes, spared=self._spared_until_s.keys())
+        room = await self._finder.room(
+            pod.info,
+            nodes,
+            spared=frozenset(self._spared_until_s),
+            closed=lambda: self.kept_from(pod),
+        )
         # There must be no await from here on: the cards may be given to another.
         if room is None or uid_of(pod) not in self._cache.pods:
             return None
@@ -207,10 +217,12 @@ class Preemptions:
         """
         if claim.open:
             return not self.kept_from(pod) <= claim.excluded
-        # Its first cards were counted for it when the victims were chosen.
-        others = claim.cards - {part.card for some in claim.first_choice.values() for part in some}
+        cards = claim.cards
+        if uid_of(pod) not in self._under_way:
+            # Its first cards have room for it, which was counted when the victims were chosen.
+            cards -= {part.card for some in claim.first_choice.values() for part in some}
         return any(
-            planned < one.number and not others.isdisjoint(one.cards) for one in self._against(pod)
+            planned < one.number and not cards.isdisjoint(one.cards) for one in self._against(pod)
         )
 
     def _against(self, pod: UnboundPod) -> Iterator[Preemption]:

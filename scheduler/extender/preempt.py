@@ -12,6 +12,7 @@ from zlib import crc32
 
 import structlog
 
+from fracgpu.cards.card import CardUuid
 from fracgpu.k8s.disruption_budget import BudgetIndex, PodDisruptionBudget
 from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources
 from fracgpu.placement.node_matrix import NodeMatrix
@@ -74,13 +75,17 @@ class Preemptor:
         self._clock = clock
 
     async def preempt(
-        self, args: PreemptionArgs, *, spared: Collection[str] = ()
+        self,
+        args: PreemptionArgs,
+        *,
+        spared: Collection[str] = (),
+        closed: Callable[[], Collection[CardUuid]] = tuple,
     ) -> Mapping[str, Victims]:
         """Return nodes of the request where preemption helps, each with its victims.
 
         All of them, if they are no more than kube-scheduler would look for. Other requests are
         answered meanwhile: each node is judged by what is known of it at its turn. Pods whose UID
-        is in *spared* are no victims.
+        is in *spared* are no victims, and cards that are *closed* are for others.
         """
         pod = args.pod
         if pod.need is None:
@@ -89,7 +94,9 @@ class Preemptor:
         budgets, count = BudgetIndex(self._budgets()), CandidateCount(len(args.proposed))
         nodes = self._nodes_to_try(args, pod.need)
         left = iter(nodes)
-        while not count.enough and (targets := self._next(pod, left, args.proposed, spared)):
+        while not count.enough and (
+            targets := self._next(pod, left, args.proposed, spared, closed())
+        ):
             chosen = choose_victims(targets, pod.need, strategy=self._strategy(), budgets=budgets)
             for target, victims in zip(targets, chosen, strict=True):
                 # kube-scheduler treats a node without victims as an error; such a node is left out,
@@ -108,7 +115,12 @@ class Preemptor:
         return found
 
     async def room(
-        self, pod: PodInfo, nodes: Collection[str], *, spared: Collection[str]
+        self,
+        pod: PodInfo,
+        nodes: Collection[str],
+        *,
+        spared: Collection[str] = (),
+        closed: Callable[[], Collection[CardUuid]] = tuple,
     ) -> Room | None:
         """Return the cheapest room for a pod that is made without a budget being violated.
 
@@ -118,11 +130,12 @@ class Preemptor:
             pod: the pod; it fits on no node.
             nodes: those that it may run on.
             spared: UIDs of pods that are no victims.
+            closed: returns the cards that are kept for others now.
         """
         if pod.need is None or not pod.preempts:
             return None
         args = PreemptionArgs(pod=pod, proposed=dict.fromkeys(nodes, frozenset()))
-        found = await self.preempt(args, spared=spared)
+        found = await self.preempt(args, spared=spared, closed=closed)
         budgets, strategy = BudgetIndex(self._budgets()), self._strategy()
         costs = {
             node: preemption_cost(filter(None, map(self._bound_pods.get, victims.uids)))
@@ -131,7 +144,7 @@ class Preemptor:
         }
         for node in sorted(costs, key=costs.__getitem__):
             # Others were placed while the rest was looked at.
-            for target in self._next(pod, iter((node,)), args.proposed, spared):
+            for target in self._next(pod, iter((node,)), args.proposed, spared, closed()):
                 room = room_without(target, pod.need, strategy=strategy, budgets=budgets)
                 if room is not None:
                     return room
@@ -155,11 +168,12 @@ class Preemptor:
         nodes: Iterator[str],
         proposed: Mapping[str, frozenset[str]],
         spared: Collection[str],
+        closed: Collection[CardUuid],
     ) -> Sequence[PreemptionTarget]:
         """Return the next nodes to look at, as they are now: no more than for one turn."""
         now, size = self._clock.now(), 0
         most = 1 if pod.need is not None and len(pod.need.containers) > 1 else _AT_ONCE
-        denied = denied_cards(self._ledger, pod, now=now)
+        denied = {*denied_cards(self._ledger, pod, now=now), *closed}
         found: list[PreemptionTarget] = []
         while size < most and (node := next(nodes, None)) is not None:
             node_info = self._ledger.node_but(node, pod.record.uid, now=now)

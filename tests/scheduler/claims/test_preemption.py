@@ -302,7 +302,7 @@ async def test_no_card_is_overbooked_and_no_priority_inverted(
 
     for pod in harness.cache.pods.values():
         nodes = tuple(api.cards)
-        assert await harness.finder.room(pod.info, nodes, spared=()) is None
+        assert await harness.finder.room(pod.info, nodes) is None
 
 
 async def _do(step: str, api: ClaimsApi, harness: ClaimsHarness) -> None:
