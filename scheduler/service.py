@@ -18,6 +18,7 @@ from fracgpu.cards.card import NodeCards
 from fracgpu.device_claims.claim import decode_claim
 from fracgpu.k8s.disruption_budget import PodDisruptionBudget, read_budget
 from fracgpu.k8s.pod import LIVE_PODS
+from fracgpu.k8s.workloads.quota import read_quota
 from fracgpu.request.need import Strategy
 from fracgpu.state.move_object import decode_move
 from fracgpu.state.node_info import observe_offered_node, read_offered_node
@@ -26,7 +27,7 @@ from kube.access import connect
 from kube.client import KubeClient
 from kube.events import EventRecorder
 from kube.informer import Change, Informer
-from kube.kinds import MOVES, NODES, PDBS, PODS, RESOURCE_CLAIMS
+from kube.kinds import MOVES, NODES, PDBS, PODS, RESOURCE_CLAIMS, RESOURCE_QUOTAS
 from kube.leader_election import LeaderElector, LeaseDurations, LeaseNotes
 from process.clock import Clock, SystemClock
 from process.event_loop import longest_pause_s
@@ -44,6 +45,7 @@ from scheduler.claims.cache import ClaimCache, decode_observed_pod
 from scheduler.claims.controller import ClaimController
 from scheduler.claims.planner import ClaimPlanner
 from scheduler.claims.preemption import Preemptions
+from scheduler.claims.quota import ClaimQuota
 from scheduler.core import SchedulerCore
 from scheduler.extender.api import pending_only
 from scheduler.extender.bind import Binder
@@ -398,7 +400,13 @@ def _wire_claims(
     )
     claims = Informer(client, RESOURCE_CLAIMS, decode=decode_claim, on_change=cache.claim_changed)
     budgets = Informer(client, PDBS, decode=read_budget)
-    tasks = shared.follow(nodes=nodes, pods=pods, claims=claims, budgets=budgets)
+    quotas = Informer(
+        client,
+        RESOURCE_QUOTAS,
+        decode=read_quota,
+        on_change=lambda change: controller.quota_changed(change.key.namespace),
+    )
+    tasks = shared.follow(nodes=nodes, pods=pods, claims=claims, budgets=budgets, quotas=quotas)
     controller = ClaimController(
         client,
         cache,
@@ -412,6 +420,7 @@ def _wire_claims(
             limit_s=settings.bind_timeout_s,
             on_evicted=lambda victim, one: controller.preempted(victim, one),  # noqa: PLW0108
         ),
+        ClaimQuota(cache, lambda: quotas.items().values()),
         find=pods.get,
         leads=lambda: leader_gate.leads,
         recorder=shared.recorder,

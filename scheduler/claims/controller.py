@@ -43,6 +43,7 @@ from process.clock import Clock
 from scheduler.claims.cache import ClaimCache, ObservedPod, UnboundPod, uid_of
 from scheduler.claims.planner import ClaimPlanner, Plan, why_no_claim
 from scheduler.claims.preemption import Preemption, Preemptions
+from scheduler.claims.quota import ClaimQuota
 from scheduler.metrics import ClaimOutcome
 
 log = structlog.get_logger()
@@ -68,6 +69,7 @@ class EventReason(Enum):
     WAITING = "WaitingForCard"
     NO_CLAIM = "NoClaim"
     PREEMPTED = "Preempted"  # as kube-scheduler calls it
+    QUOTA = "ExceededQuota"
 
 
 class ClaimWriter(Protocol):
@@ -125,6 +127,7 @@ class ClaimController:
         cache: pods and claims as observed; calls :meth:`note` for what is due.
         planner: chooses the cards.
         preemptions: chooses who leaves them, and from whom they are kept.
+        quota: says which claims may be made.
         find: returns the informer's copy of a pod by namespace and name.
         leads: whether this replica may write.
         recorder: writes Events on pods.
@@ -139,6 +142,7 @@ class ClaimController:
         cache: ClaimCache,
         planner: ClaimPlanner,
         preemptions: Preemptions,
+        quota: ClaimQuota,
         *,
         find: Callable[[str, str], ObservedPod | None],
         leads: Callable[[], bool],
@@ -151,6 +155,7 @@ class ClaimController:
         self._cache = cache
         self._planner = planner
         self._preemptions = preemptions
+        self._quota = quota
         self._find = find
         self._leads = leads
         self._recorder = recorder
@@ -165,6 +170,12 @@ class ClaimController:
         self._again: set[str] = set()  # those of the busy that are due again
         self._events: dict[str, tuple[Regarding, EventReason, str]] = {}
         self._event_wanted = asyncio.Event()
+
+    def quota_changed(self, namespace: str) -> None:
+        """Look soon at the pods of a namespace that have no claim."""
+        for uid, pod in self._cache.pods.items():
+            if pod.info.record.namespace == namespace and self._cache.claim_of(pod) is None:
+                self.note(uid)
 
     def note(self, uid: str) -> None:
         """Look at a pod soon, once however often this is called until then.
@@ -383,6 +394,11 @@ class ClaimController:
             if self._tell(pod.info, EventReason.NO_CLAIM, f"no claim can be made: {why}"):
                 self._on_outcome(ClaimOutcome.REFUSED)
             return
+        why = self._quota.admit(pod)
+        if why:
+            if self._tell(pod.info, EventReason.QUOTA, f"no claim is made: {why}"):
+                self._on_outcome(ClaimOutcome.WITHHELD)
+            return
         plan = self._plan(pod, progress)
         if plan.cards is None and progress.lists < _MOST_LISTS:
             plan = await self._preempt(pod, progress) or plan
@@ -555,7 +571,7 @@ class ClaimController:
 
         async def write(where: Regarding, reason: EventReason, note: str) -> None:
             try:
-                warns = reason is EventReason.NO_CLAIM
+                warns = reason in (EventReason.NO_CLAIM, EventReason.QUOTA)
                 level = EventLevel.WARNING if warns else EventLevel.NORMAL
                 await self._recorder.emit(where, reason=reason.value, note=note, level=level)
             finally:

@@ -125,6 +125,7 @@ _READS: Final = ("get", "list", "watch")
 _RULES: Final = (
     {"apiGroups": [""], "resources": ["pods", "nodes"], "verbs": ["list", "watch"]},
     {"apiGroups": ["policy"], "resources": ["poddisruptionbudgets"], "verbs": ["list", "watch"]},
+    {"apiGroups": [""], "resources": ["resourcequotas"], "verbs": ["list", "watch"]},
     {"apiGroups": [""], "resources": ["pods/eviction"], "verbs": ["create"]},
     {
         "apiGroups": ["resource.k8s.io"],

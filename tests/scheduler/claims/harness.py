@@ -13,6 +13,7 @@ import msgspec
 from fracgpu.cards.card import Card
 from fracgpu.device_claims.devices import device_name
 from fracgpu.k8s.disruption_budget import PodDisruptionBudget
+from fracgpu.k8s.workloads.quota import ResourceQuota
 from fracgpu.request.need import Strategy
 from fracgpu.state.node_info import observe_offered_node
 from kube.errors import (
@@ -31,6 +32,7 @@ from scheduler.claims.cache import ClaimCache, ObservedPod, decode_observed_pod
 from scheduler.claims.controller import ClaimController
 from scheduler.claims.planner import ClaimPlanner
 from scheduler.claims.preemption import Preemptions
+from scheduler.claims.quota import ClaimQuota
 from scheduler.core import SchedulerCore
 from scheduler.extender.preempt import Preemptor
 from scheduler.metrics import ClaimOutcome
@@ -105,6 +107,7 @@ class ClaimsApi:
         self.pods: dict[str, Json] = {}
         self.cards: dict[str, Sequence[Card]] = {}
         self.budgets: list[PodDisruptionBudget] = []
+        self.quotas: list[ResourceQuota] = []
         self.faults: list[Fault] = []
         self.watchers: list[ClaimsHarness] = []
         self.writes: list[str] = []
@@ -285,6 +288,7 @@ class ClaimsHarness:
             self.cache,
             ClaimPlanner(self.core, self.cache.nodes),
             self.preemptions,
+            ClaimQuota(self.cache, lambda: api.quotas),
             find=self._find,
             leads=lambda: self.leads,
             recorder=self.recorder,
