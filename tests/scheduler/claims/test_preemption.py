@@ -323,7 +323,7 @@ async def _do(step: str, api: ClaimsApi, harness: ClaimsHarness) -> None:
 async def _kube_scheduler_acts(
     api: ClaimsApi, harness: ClaimsHarness, *, lowest_first: bool
 ) -> None:
-    """Place pods; if one is not for which others left, those that got its cards are above it."""
+    """Place pods; if one is not for which others left, one above it got its cards."""
     free = [
         one
         for one in harness.preemptions._active()
@@ -337,5 +337,7 @@ async def _kube_scheduler_acts(
             continue
         cards = {device_name(card) for card in one.cards}
         takers = [name for name in placed if claim_of(api, name).devices[0].device in cards]
-        assert all(api.pods[name]["spec"]["priority"] > one.priority for name in takers)
+        # Together with it another, for which there was room beside, may leave too little.
+        above = any(api.pods[name]["spec"]["priority"] > one.priority for name in takers)
+        assert above or not takers
     assert max(api.held().values(), default=0) <= 8_000
