@@ -1,4 +1,4 @@
-"""On a real control plane, pods of lower priority make room for one whose claim fits nowhere."""
+"""On a real control plane: pods of lower priority make room, and quotas of MiB hold."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any, Final
 import pytest
 
 from fracgpu import names
-from kube.kinds import LEASES, PDBS, Kind
+from kube.kinds import LEASES, PDBS, RESOURCE_QUOTAS, Kind
 from tests.support.claims import a_claiming_pod
 from tests.support.gpu import some_cards
 from tests.support.real_claims import ClaimsCluster, create_all, delete_pod, real_claims
@@ -137,3 +137,29 @@ async def test_a_new_leader_goes_on_with_the_eviction(
 
         await until(is_bound, what="the pod of higher priority gets the card")
         assert set(await cluster.bound()) == {"p", "a", "b"} - {gone}
+
+
+async def test_a_quota_of_mib_holds_until_it_is_raised(cluster: ClaimsCluster) -> None:
+    hard = {"requests.fracgpu.io/gpu-mem": "9000"}
+    quota = {"metadata": {"name": "cards"}, "spec": {"hard": hard}}
+    await cluster.client.create(RESOURCE_QUOTAS, quota, namespace="default")
+    async with cluster.controller():
+        await create_all(cluster.client, [a_pod(f"p{n}", 4_000) for n in range(6)])
+        await cluster.until_bound(2)
+
+        async def all_told() -> bool:
+            return len(await cluster.all_events("ExceededQuota")) == 4
+
+        await until(all_told, what="an Event of each pod beyond the quota")
+        (event, *_) = await cluster.all_events("ExceededQuota")
+        assert (
+            "exceeded quota: cards, requested: requests.fracgpu.io/gpu-mem=4000, used: "
+            in (event["message"])
+        )
+        assert len(await cluster.claims()) == 2
+
+        raised = {"spec": {"hard": {"requests.fracgpu.io/gpu-mem": "16000"}}}
+        await cluster.client.patch(RESOURCE_QUOTAS, "cards", raised, namespace="default")
+
+        await cluster.until_bound(4)
+        assert len(await cluster.claims()) == 4
