@@ -69,7 +69,9 @@ async def test_the_pod_of_lower_priority_leaves_and_nobody_takes_its_card(
         await create_all(cluster.client, waiting)
 
         async def all_told() -> bool:
-            return len(await cluster.all_events("WaitingForCard")) == 5
+            events = await cluster.all_events("WaitingForCard")
+            told = {event["involvedObject"]["name"] for event in events}
+            return {pod["metadata"]["name"] for pod in waiting} <= told
 
         await until(all_told, what="an Event of each pod that waits")
 
@@ -148,7 +150,8 @@ async def test_a_quota_of_mib_holds_until_it_is_raised(cluster: ClaimsCluster) -
         await cluster.until_bound(2)
 
         async def all_told() -> bool:
-            return len(await cluster.all_events("ExceededQuota")) == 4
+            events = await cluster.all_events("ExceededQuota")
+            return len({event["involvedObject"]["name"] for event in events}) == 4
 
         await until(all_told, what="an Event of each pod beyond the quota")
         (event, *_) = await cluster.all_events("ExceededQuota")
