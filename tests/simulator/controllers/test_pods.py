@@ -4,8 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kube.kinds import REPLICASETS
-from simulator.controllers.pods import deletion_rank, from_template
+from simulator.controllers.pods import deletion_rank
 
 if TYPE_CHECKING:
     from simulator.objects import Json
@@ -40,27 +39,3 @@ def costly(cost: str) -> Json:
 )
 def test_what_is_lost_least_goes_first(first: Json, second: Json) -> None:
     assert sorted([second, first], key=deletion_rank) == [first, second]
-
-
-def test_a_deletion_cost_that_is_no_number_counts_as_none() -> None:
-    assert deletion_rank(a_pod("a", metadata=costly("dear"))) == deletion_rank(a_pod("a"))
-
-
-def test_a_pod_made_from_a_template_is_controlled_and_does_not_share_it() -> None:
-    template: Json = {"metadata": {"labels": {"app": "a"}}, "spec": {"containers": []}}
-    owner: Json = {"metadata": {"name": "rs", "uid": "u1"}}
-
-    pod = from_template(template, kind=REPLICASETS, owner=owner)
-    pod["metadata"]["labels"]["app"] = "b"
-
-    assert template["metadata"]["labels"] == {"app": "a"}
-    assert pod["metadata"]["ownerReferences"] == [
-        {
-            "apiVersion": "apps/v1",
-            "kind": "ReplicaSet",
-            "name": "rs",
-            "uid": "u1",
-            "controller": True,
-            "blockOwnerDeletion": True,
-        }
-    ]

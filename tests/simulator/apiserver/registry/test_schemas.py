@@ -40,20 +40,6 @@ def test_a_value_outside_its_schema_is_a_fault_of_its_field(
     assert [(fault.field, fault.reason) for fault in found] == [("spec.x", reason)]
 
 
-@pytest.mark.parametrize(
-    ("schema", "value"),
-    [
-        ({"type": "string", "format": "date-time"}, "2026-01-01T12:00:00.123Z"),
-        ({"type": "number"}, 1),
-        ({"type": "number"}, 1.5),
-        ({"type": "array", "items": {"type": "string"}}, ["a"]),
-        ({"type": "boolean"}, True),
-    ],
-)
-def test_a_value_inside_its_schema_has_no_fault(schema: Json, value: object) -> None:
-    assert faults(schema_of(x=schema), {"spec": {"x": value}}) == []
-
-
 def test_a_keyword_that_is_not_evaluated_is_named() -> None:
     rules = [{"rule": "self.a > 1"}]
     schema = schema_of(
