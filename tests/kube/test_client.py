@@ -62,9 +62,6 @@ def a_page(*names: str, version: str = "7", more: str = "") -> web.Response:
     return json_answer({"metadata": metadata, "items": [{"metadata": {"name": n}} for n in names]})
 
 
-# -- reads -------------------------------------------------------------------------------------
-
-
 async def test_a_read_is_repeated_while_the_server_is_failing_or_busy() -> None:
     async with talking_to(answering(DOWN, BUSY, DOWN, OK)) as (client, server):
         found = await client.get_object(NODES, "a")
@@ -173,9 +170,6 @@ async def test_an_answer_that_is_no_json_of_its_kind_is_a_decode_error(body: str
             with pytest.raises(KubeDecodeError):
                 await client.get_object(PODS, "a", namespace="ml")
     assert caught.value.path == "/api/v1/pods"
-
-
-# -- writes ------------------------------------------------------------------------------------
 
 
 async def test_a_created_object_says_what_it_is_and_where_it_goes() -> None:

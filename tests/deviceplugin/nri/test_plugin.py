@@ -48,9 +48,6 @@ async def status_after(
         return await running.wait(reason)
 
 
-# ---- no runtime, or one that does not want us
-
-
 async def test_no_socket_means_no_nri_or_that_it_is_switched_off(socket: Path) -> None:
     async with a_plugin(socket, Recorder()) as running:
         status = await running.wait(Connection.NO_SOCKET)
@@ -87,9 +84,6 @@ async def test_a_runtime_that_refuses_the_registration_is_quoted(socket: Path) -
 
     status = await status_after(socket, script, Connection.REFUSED)
     assert status.problem == "the runtime refuses the plugin: plugins are not welcome"
-
-
-# ---- a runtime that hangs, breaks off or talks nonsense
 
 
 async def hang(runtime: Wire) -> None:
@@ -201,9 +195,6 @@ async def hang_once_welcomed(runtime: Wire) -> None:
     await asyncio.Event().wait()
 
 
-# ---- what later runtimes may say
-
-
 async def test_only_what_we_need_is_asked_for(socket: Path) -> None:
     async def script(runtime: Wire) -> None:
         request = await runtime.register()
@@ -290,9 +281,6 @@ async def test_a_list_in_parts_is_put_together(socket: Path) -> None:
         await ended
     (((pod,), (container,)),) = recorder.listed
     assert (pod.uid, container.id) == ("uid-1", "c1")
-
-
-# ---- deadlines and mistakes
 
 
 @pytest.mark.parametrize(("took_s", "late"), [(1.9, False), (2.1, True)])
@@ -385,9 +373,6 @@ async def test_a_mistake_ends_the_agent_also_where_the_runtime_is_gone_already(
     with pytest.raises(ExceptionGroup) as raised:
         await serve()
     assert raised.group_contains(KeyError, match="GPU-1")
-
-
-# ---- updates
 
 
 async def test_updates_reach_their_containers_and_failures_are_named() -> None:

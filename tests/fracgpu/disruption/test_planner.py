@@ -365,9 +365,6 @@ def test_during_a_change_freeze_nothing_is_begun_and_the_plan_says_until_when() 
     ]
 
 
-# -- properties ------------------------------------------------------------------------------------
-
-
 @st.composite
 def states(draw: st.DrawFn) -> DisruptionState:
     """Small clusters with any heat, reading quality, allocations and past moves."""

@@ -1,14 +1,13 @@
-from __future__ import annotations
-
 import asyncio
 import stat
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import aiohttp
 import pytest
 
 from kube.access import connect, connect_to
+from kube.client import KubeClient
 from kube.kinds import CONFIGMAPS, PODS, VALIDATING_WEBHOOKS
 from simulator.apiserver.admission.webhooks import Call, CallError
 from simulator.apiserver.apimachinery.storage import Store
@@ -16,11 +15,6 @@ from simulator.apiserver.server import ApiServer, WebhookClient
 from tests.support.objects import a_config, a_pod
 from tests.support.waiting import until_true
 from tests.support.webhook import an_admission_webhook
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from kube.client import KubeClient
 
 
 async def test_stopping_ends_open_watches_at_once() -> None:

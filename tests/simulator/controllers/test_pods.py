@@ -1,13 +1,7 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import pytest
 
 from simulator.controllers.pods import deletion_rank
-
-if TYPE_CHECKING:
-    from simulator.objects import Json
+from simulator.objects import Json
 
 EARLY, LATE = "2026-01-05T12:00:00Z", "2026-01-05T13:00:00Z"
 

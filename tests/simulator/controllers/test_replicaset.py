@@ -1,13 +1,6 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from kube.kinds import EVENTS, PODS, REPLICASETS, VALIDATING_WEBHOOKS
 from simulator.objects import decode
 from tests.simulator.controllers.harness import Harness, an_owner
-
-if TYPE_CHECKING:
-    pass
 
 
 async def test_a_terminating_pod_is_replaced_before_it_is_gone(harness: Harness) -> None:

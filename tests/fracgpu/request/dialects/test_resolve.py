@@ -17,9 +17,6 @@ def warnings(pod: PodForDialects, *enabled: str) -> list[str]:
     return list(result.warnings)
 
 
-# -- a dialect that is off ----------------------------------------------------------------------
-
-
 ONE_KEY = [
     (dialect, row)
     for dialect, rows in ROWS.items()
@@ -112,9 +109,6 @@ def test_a_key_that_has_no_effect_is_answered_with_what_to_write_and_never_refus
         assert warnings(pod, dialect) == [sentence]
 
 
-# -- a key in the wrong place -------------------------------------------------------------------
-
-
 def test_memory_written_beside_a_card_but_in_the_wrong_place_is_answered() -> None:
     pod = a_pod(
         {"nvidia.com/gpu": "1"},
@@ -136,9 +130,6 @@ def test_a_stray_key_in_a_pod_without_containers_is_answered_all_the_same() -> N
     pod = PodForDialects(annotations={"aliyun.com/gpu-mem": "3"})
 
     assert len(warnings(pod)) == 1
-
-
-# -- two at once --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -193,9 +184,6 @@ def test_two_dialects_on_two_containers_are_both_understood() -> None:
         "train": ("aliyun.com/gpu-mem",),
         "eval": ("volcano.sh/vgpu-number",),
     }
-
-
-# -- requests beside limits ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

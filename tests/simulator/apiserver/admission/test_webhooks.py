@@ -1,24 +1,18 @@
-from __future__ import annotations
-
 import base64
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from simulator.apiserver.admission.webhooks import Call, CallError, WebhookAdmission
 from simulator.apiserver.apimachinery.errors import ApiError
 from simulator.apiserver.apimachinery.request_info import Attributes, Context, Operation
-from simulator.apiserver.apimachinery.resources import MUTATING_WEBHOOKS, PODS
+from simulator.apiserver.apimachinery.resources import MUTATING_WEBHOOKS, PODS, Resource
 from simulator.apiserver.apimachinery.storage import Key, Store
 from simulator.objects import Json, decode, encode
 from tests.simulator.apiserver.admission.test_matching import a_webhook
 from tests.simulator.harness import a_pod, at
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from simulator.apiserver.apimachinery.resources import Resource
 
 Answer = dict[str, Any] | bytes | Exception
 

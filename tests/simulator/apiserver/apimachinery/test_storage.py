@@ -1,15 +1,8 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.apiserver.apimachinery.storage import Key, Store
-
-if TYPE_CHECKING:
-    from simulator.apiserver.apimachinery.storage import Subscription
-    from simulator.objects import Json
+from simulator.apiserver.apimachinery.storage import Key, Store, Subscription
+from simulator.objects import Json
 
 
 def a_key(name: str = "a", namespace: str = "default") -> Key:

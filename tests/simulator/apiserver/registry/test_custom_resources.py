@@ -1,15 +1,11 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from simulator.apiserver.registry.custom_resources import (
     definition_faults,
 )
-
-if TYPE_CHECKING:
-    from simulator.objects import Json
+from simulator.objects import Json
 
 DEFINITION: Json = {
     "metadata": {"name": "things.example.org"},

@@ -1,25 +1,19 @@
 """What HTTP cannot show of the registry: what admission is given, and a race that is lost."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from simulator.apiserver.apimachinery.errors import ApiError
-from simulator.apiserver.apimachinery.request_info import Context, Operation
+from simulator.apiserver.apimachinery.request_info import Attributes, Context, Operation
 from simulator.apiserver.apimachinery.resources import CONFIGMAPS, NAMESPACES
 from simulator.apiserver.apimachinery.storage import Store
 from simulator.apiserver.registry.registry import Registry
-from simulator.objects import thaw
+from simulator.objects import Json, thaw
 from tests.fakes.clock import VirtualClock
 from tests.simulator.harness import at
-
-if TYPE_CHECKING:
-    from simulator.apiserver.apimachinery.request_info import Attributes
-    from simulator.objects import Json
 
 
 class Admission:

@@ -1,13 +1,9 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from simulator.apiserver.registry.schemas import faults, unknown_keywords
-
-if TYPE_CHECKING:
-    from simulator.objects import Json
+from simulator.objects import Json
 
 
 def schema_of(**spec: Any) -> Json:
