@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from cli.cluster import list_device_claims
 from component.placement_config import KEY as PLACEMENT_KEY
 from component.placement_config import parse_strategy
 from fracgpu import names
@@ -121,9 +122,10 @@ async def read_cluster(client: KubeClient) -> ClusterCache:
     """List the cluster into the rebalancer's own cache, and stop following it.
 
     Raises:
-        ReadingFailed: not everything could be listed within a minute.
+        ReadingFailed: not everything could be listed within a minute, or may be.
     """
-    cache = ClusterCache(client)
+    by_claims = await list_device_claims(client, ()) is not None
+    cache = ClusterCache(client, by_claims=by_claims)
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(run(), name=name) for name, run in cache.tasks().items()]
         with suppress(TimeoutError):
@@ -136,4 +138,6 @@ async def read_cluster(client: KubeClient) -> ClusterCache:
             task.cancel()
     if not cache.synced:
         raise ReadingFailed(f"the API server did not list everything within {_SYNC_LIMIT_S:g} s")
+    if not by_claims and any(pod.info.device_claim for pod in cache.placed_pods.values()):
+        raise ReadingFailed("may not list resourceclaims, by which pods hold cards here")
     return cache

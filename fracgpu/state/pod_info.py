@@ -198,12 +198,8 @@ def pod_info_of(pod: Pod) -> PodInfo:
 
 def device_claim_of(spec: PodSpec) -> str:
     """Return the name of the ResourceClaim of ours that a pod names; empty without one."""
-    named = (
-        claim.resource_claim_name or ""
-        for claim in spec.resource_claims or ()
-        if claim.name == names.POD_CLAIM
-    )
-    return next((name for name in named if names.is_made_for_a_pod(name)), "")
+    ours = (claim.resource_claim_name for claim in spec.resource_claims or () if claim.is_ours)
+    return next(ours, None) or ""
 
 
 def _unschedulable(conditions: Sequence[PodCondition]) -> PodCondition | None:

@@ -110,7 +110,7 @@ def _waits(state: DisruptionState, pod: PlacedPod) -> bool:
         and not info.record.terminating
         and info.unschedulable_since is not None
         and not info.nominated_node  # preemption makes the room already
-        and info.scheduler_name == state.scheduler_name
+        and state.places(info)
         and info.need is not None
         and info.gang is None  # room for one of its pods would help none
     )

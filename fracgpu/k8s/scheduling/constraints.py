@@ -107,7 +107,7 @@ def _constraints(pod: Pod) -> SchedulingConstraints:
         requests=_requests(spec),
         ports=_ports(spec),
         volumes=frozenset(spec.volumes or ()),
-        resource_claims=bool(spec.resource_claims),
+        resource_claims=not all(claim.is_ours for claim in spec.resource_claims or ()),
     )
 
 
