@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from cli.cluster import list_device_claims
 from component.placement_config import KEY as PLACEMENT_KEY
 from component.placement_config import parse_strategy
 from fracgpu import names
@@ -118,13 +117,16 @@ async def read_settings(client: KubeClient, *, namespace: str) -> ClusterSetting
     return ClusterSettings(policy=policy, strategy=strategy, source=where)
 
 
-async def read_cluster(client: KubeClient) -> ClusterCache:
+async def read_cluster(client: KubeClient, *, by_claims: bool) -> ClusterCache:
     """List the cluster into the rebalancer's own cache, and stop following it.
+
+    Args:
+        client: lists.
+        by_claims: claims can be listed, by which pods may hold cards.
 
     Raises:
         ReadingFailed: not everything could be listed within a minute, or may be.
     """
-    by_claims = await list_device_claims(client, ()) is not None
     cache = ClusterCache(client, by_claims=by_claims)
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(run(), name=name) for name, run in cache.tasks().items()]

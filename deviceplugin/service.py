@@ -589,7 +589,7 @@ def _claims_front(shared: _Shared, held: HeldClaims) -> _Front:
         client=shared.client,
         current=shared.node,
         tracker=shared.tracker,
-        held=held,
+        claims=lambda: held.claims,
         clock=clock,
         on_change=changed,
     )

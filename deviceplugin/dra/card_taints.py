@@ -1,12 +1,12 @@
 """What keeps claims off this node's cards: its cordons, drained cards, and what Moves hold."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import datetime
 
-from deviceplugin.dra.held_claims import HeldClaims
 from deviceplugin.node.capacity import NodeState
 from deviceplugin.node.inventory import InventoryTracker
+from fracgpu.device_claims.claim import DeviceClaim
 from fracgpu.device_claims.taints import Taints, taints_change_at, taints_of
 from fracgpu.state.node_info import closed_by
 from fracgpu.state.reservation import MoveClaims, read_claims
@@ -24,7 +24,7 @@ class CardTaints:
         client: reads Moves.
         current: the node as it is now; None before it is known.
         tracker: the node's inventory.
-        held: the claims of this node's pods: one that has its card consumes a reservation.
+        claims: what this node's pods hold; such a claim consumes the reservation of its Move.
         clock: cordons and reservations end.
         on_change: called when a Move has changed.
     """
@@ -36,14 +36,14 @@ class CardTaints:
         client: KubeClient,
         current: Callable[[], NodeState | None],
         tracker: InventoryTracker,
-        held: HeldClaims,
+        claims: Callable[[], Iterable[DeviceClaim]],
         clock: Clock,
         on_change: Callable[[], None],
     ) -> None:
         self._node = node
         self._current = current
         self._tracker = tracker
-        self._held = held
+        self._claims = claims
         self._clock = clock
         self._moves: Informer[MoveClaims] = Informer(
             client, MOVES, decode=read_claims, on_change=lambda _: on_change(), optional=True
@@ -61,6 +61,6 @@ class CardTaints:
         cards = tuple(self._tracker.inventory.cards)
         node = replace(closed_by(self._node, current.annotations), cards=cards)
         moves, now = tuple(self._moves.items().values()), self._clock.now()
-        consumed = {claim.move for claim in self._held.claims}
+        consumed = {claim.move for claim in self._claims()}
         taints = taints_of(node, moves, consumed=consumed, now=now)
         return taints, taints_change_at(node, moves, now=now)

@@ -237,7 +237,7 @@ def _placement_rules(state: DisruptionState, candidate: PlacedPod) -> _Rules:
             HoldReason.SEVERAL_CARDS,
         ),
         (not state.places(pod), HoldReason.OTHER_SCHEDULER),
-        (bool(constraints.unjudged), HoldReason.UNJUDGED),
+        (bool(candidate.unjudged), HoldReason.UNJUDGED),
         (constraints.keeps_local_data and not opted_in, HoldReason.LOCAL_DATA),
     )
 

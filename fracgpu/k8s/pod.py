@@ -11,7 +11,6 @@ from typing import Final
 
 import msgspec
 
-from fracgpu import names
 from fracgpu.errors import decode_wire
 from fracgpu.k8s.container import ContainerSpec, init_container_kind
 
@@ -80,12 +79,6 @@ class PodResourceClaim(msgspec.Struct, rename="camel"):
 
     name: str = ""
     resource_claim_name: str | None = None
-
-    @property
-    def is_ours(self) -> bool:
-        """Whether FracGPU makes it, for this pod alone."""
-        named = self.resource_claim_name or ""
-        return self.name == names.POD_CLAIM and names.is_made_for_a_pod(named)
 
 
 class EmptyDir(msgspec.Struct, frozen=True):

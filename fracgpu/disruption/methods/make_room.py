@@ -122,7 +122,7 @@ def _plan(
     need = waiting.info.need
     if need is None or single_container(need) is None:
         return HoldReason.SEVERAL_CONTAINERS
-    if waiting.scheduling_constraints.unjudged:
+    if waiting.unjudged:
         return HoldReason.UNJUDGED
     kept = _kept_for(state, waiting, now=now)
     if kept:
