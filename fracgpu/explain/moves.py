@@ -33,8 +33,8 @@ def words_of_hold(why: FitReason, card_info: CardInfo, state: ClusterState) -> s
         return ""
     reservation = state.reservations.get(card_info.kept_for)
     if reservation is not None:
-        pod, move = reservation.pod or "a pod", reservation.move
-        return f"reserved for the replacement of {pod} (move {move})"
+        moved = reservation.pod or "a pod"
+        return f"reserved for the replacement of {moved} (move {reservation.move})"
     uuid = card_info.card.uuid
     hold = next(
         (
