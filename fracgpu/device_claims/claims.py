@@ -7,6 +7,7 @@ from fracgpu import names
 from fracgpu.cards.card import CardUuid
 from fracgpu.device_claims import devices
 from fracgpu.device_claims.selectors import shortlist, suitable
+from fracgpu.device_claims.taints import DeviceTaint
 from fracgpu.request.need import ContainerNeed, PodNeed
 from fracgpu.state.allocation import Assignment, PodRecord
 
@@ -39,7 +40,7 @@ def too_large(need: PodNeed) -> str:
     return ""
 
 
-def claim_of(
+def claim_of(  # noqa: PLR0913 - the parts of a claim
     pod: PodRecord,
     name: str,
     need: PodNeed,
@@ -47,6 +48,7 @@ def claim_of(
     *,
     card_class: str = "",
     but: Collection[CardUuid] = (),
+    tolerated: Sequence[DeviceTaint] = (),
 ) -> dict[str, Any]:
     """Return the ResourceClaim for a pod, ready to be created.
 
@@ -58,6 +60,7 @@ def claim_of(
             open, and says which cards would do.
         card_class: the class of the pool catalogue that it was granted; empty without one.
         but: cards that an open claim leaves out, because they are kept for another pod.
+        tolerated: the taints of the cards that are held for the pod.
 
     Raises:
         RequestError: the pod's models are too many for an open claim.
@@ -81,7 +84,12 @@ def claim_of(
         "spec": {
             "devices": {
                 "requests": [
-                    _request(one, names.DEVICE_CLASS_PLACED, shortlist(cards[one.name]))
+                    _request(
+                        one,
+                        names.DEVICE_CLASS_PLACED,
+                        shortlist(cards[one.name]),
+                        tolerated=tolerated,
+                    )
                     if cards is not None
                     else _request(
                         one, names.DEVICE_CLASS, suitable(need, one, card_class=card_class, but=but)
@@ -93,7 +101,14 @@ def claim_of(
     }
 
 
-def _request(container: ContainerNeed, device_class: str, selector: str) -> Mapping[str, Any]:
+def _request(
+    container: ContainerNeed,
+    device_class: str,
+    selector: str,
+    *,
+    tolerated: Sequence[DeviceTaint] = (),
+) -> Mapping[str, Any]:
+    tolerations = [taint.toleration for taint in tolerated]
     return {
         "name": container.name,
         "exactly": {
@@ -108,5 +123,6 @@ def _request(container: ContainerNeed, device_class: str, selector: str) -> Mapp
                 }
             },
             "selectors": [{"cel": {"expression": selector}}],
+            **({"tolerations": tolerations} if tolerations else {}),
         },
     }

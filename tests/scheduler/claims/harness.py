@@ -15,7 +15,9 @@ from fracgpu.device_claims.devices import device_name
 from fracgpu.k8s.disruption_budget import PodDisruptionBudget
 from fracgpu.k8s.workloads.quota import ResourceQuota
 from fracgpu.request.need import Strategy
+from fracgpu.state.move_object import MoveObject
 from fracgpu.state.node_info import observe_offered_node
+from fracgpu.state.reservation import claims_of
 from kube.errors import (
     AlreadyExists,
     Cause,
@@ -350,6 +352,7 @@ class ClaimsHarness:
     ) -> None:
         node = a_claiming_node(name, cards)
         node["metadata"]["labels"].update(more.pop("labels", {}))
+        node["metadata"]["annotations"].update(more.pop("annotations", {}))
         node["spec"] = more
         body = msgspec.json.encode(node)
         self.cache.node_changed(_change(observe_offered_node(body), node, gone=gone))
@@ -360,6 +363,10 @@ class ClaimsHarness:
 
     def see_claim(self, claim: Json, *, gone: bool = False) -> None:
         self.cache.claim_changed(_change(decoded(claim), claim, gone=gone))
+
+    def see_move(self, move: MoveObject, *, gone: bool = False) -> None:
+        body = {"metadata": {"name": move.name}}
+        self.cache.move_changed(_change(claims_of(move), body, gone=gone))
 
     def free_mib(self, node: str) -> list[int]:
         """Return what is free on each card of a node, as the ledger has it."""
