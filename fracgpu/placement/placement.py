@@ -46,7 +46,7 @@ from fracgpu.state.card_hold import CardHold
 from fracgpu.state.ledger import Ledger
 from fracgpu.state.pod_info import PodInfo
 from fracgpu.state.reservation import Reservation
-from fracgpu.state.snapshot import CardInfo, NodeInfo
+from fracgpu.state.snapshot import NodeInfo
 from fracgpu.units import Mib
 
 MAX_SCORE: Final = 10  # kube-scheduler's MaxExtenderPriority
@@ -200,7 +200,8 @@ def place(
         node=node_info.node.node,
         assignment={
             container.name: tuple(
-                _slice(node_info.cards[uuids[column]], container)
+                _slice(uuids[column], container, limits_on[column])
+                for limits_on in [CardRequest.of(container).limits_on(cards)[0].tolist()]
                 for column in chosen.columns[container.name][0].tolist()
             )
             for container in need.containers
@@ -210,12 +211,9 @@ def place(
     )
 
 
-def _slice(card_info: CardInfo, container: ContainerNeed) -> Slice:
-    """Return a container's share of a card; nothing is borrowed where nothing limits."""
-    card, most_mib = card_info.card, 0
-    if card.limits_mib and container.may_borrow:
-        most_mib = int(CardRequest.of(container).limits_on(card.capacity_mib))
-    return Slice(card=card.uuid, mib=container.mib, cores=container.cores, most_mib=Mib(most_mib))
+def _slice(card: CardUuid, container: ContainerNeed, limit_mib: int) -> Slice:
+    most_mib = Mib(limit_mib) if limit_mib > container.mib else Mib(0)
+    return Slice(card=card, mib=container.mib, cores=container.cores, most_mib=most_mib)
 
 
 def is_linked(need: PodNeed, *, strategy: Strategy) -> bool:
@@ -413,7 +411,7 @@ def _taken(cards: Cards, need: PodNeed, columns: _Columns, amount: str) -> IntAr
 def _amount(cards: Cards, container: ContainerNeed, amount: str) -> IntArray | int:
     asked = CardRequest.of(container)
     if amount == "limit_mib":
-        return asked.limits_on(cards.capacity_mib)
+        return asked.limits_on(cards)
     found: int = getattr(asked, amount)
     return found
 
@@ -504,8 +502,8 @@ class _Search:
 
     def _equivalence_key(self, column: int, chosen: _Columns) -> _EquivalenceKey:
         cards = self.cards
-        amounts = cards.free_mib, cards.capacity_mib, cards.free_limit_mib, cards.free_cores
-        looked_at = (*amounts, cards.free_slots, cards.pods, cards.model)
+        amounts = cards.free_mib, cards.capacity_mib, cards.limits_mib, cards.free_limit_mib
+        looked_at = (*amounts, cards.free_cores, cards.free_slots, cards.pods, cards.model)
         here = tuple(name for name, columns in chosen.items() if column in columns[0])
         return tuple(int(array[0, column]) for array in looked_at), here
 

@@ -72,11 +72,13 @@ class CardInfo(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return Mib(self.card.capacity_mib - self.taken_mib)
 
     @property
-    def free_limit_mib(self) -> Mib | None:
-        """How much more the limits of its containers may add up to; None where it has no limits."""
-        if not self.card.limits_mib:
-            return None
-        return Mib(self.card.limits_mib - self.taken_mib - self.held_borrow_mib)
+    def free_limit_mib(self) -> Mib:
+        """How much more the limits of its containers may add up to.
+
+        Limits that were given count for as long as their pods run, also on a card that has lost its
+        limits since.
+        """
+        return Mib(self.card.most_limits_mib - self.taken_mib - self.held_borrow_mib)
 
     @property
     def free_slots(self) -> int:

@@ -198,11 +198,8 @@ def fits(node_info: NodeInfo, need: PodNeed, assignment: Assignment) -> bool:
         card_info.held_mib + allocation.mib <= card_info.card.capacity_mib
         and card_info.held_slots + allocation.slots <= card_info.card.slots
         and card_info.held_cores + allocation.cores <= FULL_CORES
-        and (
-            not card_info.card.limits_mib
-            or card_info.held_mib + card_info.held_borrow_mib + allocation.limit_mib
-            <= card_info.card.limits_mib
-        )
+        and card_info.held_mib + card_info.held_borrow_mib + allocation.limit_mib
+        <= (card_info.card.limits_mib or card_info.card.capacity_mib)
         for uuid, allocation in allocations_by_card(assignment, specs).items()
         for card_info in [node_info.cards[uuid]]
     )
