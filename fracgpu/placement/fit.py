@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fracgpu.cards.card import FULL_CORES, Health
+from fracgpu.cards.card import FULL_CORES, Card, Health
 from fracgpu.cards.card_class import Vendor, model_allowed, vendor_of
 from fracgpu.request.need import ContainerNeed, PodNeed
 from fracgpu.state.allocation import CardAllocation
@@ -212,7 +212,7 @@ class CardRequest(NamedTuple):
         """Return what all containers of a pod ask of a card together."""
         return cls(allocation.mib, allocation.cores, allocation.slots, allocation.limit_mib)
 
-    def limits_on(self, cards: Cards) -> IntArray:
+    def limits_on(self, cards: Cards | Card) -> IntArray:
         """Return how much may be used of each card; of one without limits what is guaranteed."""
         limit_mib, share = self.limit_mib, self.limit_share
         if share is not None:

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Final, Protocol
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from fracgpu.cards.card import Card, CardUuid
@@ -242,13 +243,17 @@ def cards_for_pod(matrix: NodeMatrix, need: PodNeed) -> Flags:
     return fits
 
 
-def allocation_on_one_card(need: PodNeed) -> CardAllocation:
-    """Return what a pod holds whose containers all have one card, apart from what it may borrow."""
-    card = CardUuid("")
-    slices = {
-        part.name: (Slice(card=card, mib=part.mib, cores=part.cores),) for part in need.containers
-    }
-    return allocations_by_card(slices, _specs(need))[card]
+def allocation_on_one_card(need: PodNeed, card: Card | None = None) -> CardAllocation:
+    """Return what a pod holds whose containers all have one card.
+
+    Without the card it is left out how much the pod may use beyond what it is guaranteed.
+    """
+    uuid = CardUuid("")
+    slices = {}
+    for part in need.containers:
+        limit_mib = int(CardRequest.of(part).limits_on(card)) if card else part.mib
+        slices[part.name] = (_slice(uuid, part, limit_mib),)
+    return allocations_by_card(slices, _specs(need))[uuid]
 
 
 def _specs(need: PodNeed) -> list[ContainerSpec]:
@@ -645,8 +650,8 @@ def reservations_for(ledger: Ledger, pod: PodInfo, *, now: datetime) -> Sequence
     if not containers or any(container.cards != 1 for container in containers):
         return []
     wanted = allocation_on_one_card(pod.need)
-    # What a pod may borrow is looked at when it is bound.
-    return [one for one in found if one.allocation == wanted]
+    # How much more it may use depends on the card, and is looked at there.
+    return [one for one in found if structs.replace(one.allocation, borrow_mib=Mib(0)) == wanted]
 
 
 def place_reserved(

@@ -86,45 +86,34 @@ class CardInfo(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return self.card.slots - self.held_slots
 
     def with_allocation(self, allocation: CardAllocation, *, pod_uid: str) -> "CardInfo":
-        return structs.replace(
-            self,
-            held_mib=Mib(self.held_mib + allocation.mib),
-            held_cores=self.held_cores + allocation.cores,
-            held_slots=self.held_slots + allocation.slots,
-            held_borrow_mib=Mib(self.held_borrow_mib + allocation.borrow_mib),
-            pods=tuple(sorted({*self.pods, pod_uid})),
-        )
+        pods = tuple(sorted({*self.pods, pod_uid}))
+        return structs.replace(self._holding(allocation), pods=pods)
 
     def without_allocation(self, allocation: CardAllocation, *, pod_uid: str) -> "CardInfo":
-        return structs.replace(
-            self,
-            held_mib=Mib(self.held_mib - allocation.mib),
-            held_cores=self.held_cores - allocation.cores,
-            held_slots=self.held_slots - allocation.slots,
-            held_borrow_mib=Mib(self.held_borrow_mib - allocation.borrow_mib),
-            pods=tuple(uid for uid in self.pods if uid != pod_uid),
-        )
+        pods = tuple(uid for uid in self.pods if uid != pod_uid)
+        return structs.replace(self._holding(allocation, times=-1), pods=pods)
 
     def with_reservation(self, reservation: Reservation) -> "CardInfo":
-        allocation = reservation.allocation
         return structs.replace(
-            self,
-            held_mib=Mib(self.held_mib + allocation.mib),
-            held_cores=self.held_cores + allocation.cores,
-            held_slots=self.held_slots + allocation.slots,
-            reserved_mib=Mib(self.reserved_mib + allocation.mib),
+            self._holding(reservation.allocation),
+            reserved_mib=Mib(self.reserved_mib + reservation.allocation.mib),
             moves=self.moves | {reservation.move},
         )
 
     def without_reservation(self, reservation: Reservation) -> "CardInfo":
-        allocation = reservation.allocation
+        return structs.replace(
+            self._holding(reservation.allocation, times=-1),
+            reserved_mib=Mib(self.reserved_mib - reservation.allocation.mib),
+            moves=self.moves - {reservation.move},
+        )
+
+    def _holding(self, allocation: CardAllocation, *, times: int = 1) -> "CardInfo":
         return structs.replace(
             self,
-            held_mib=Mib(self.held_mib - allocation.mib),
-            held_cores=self.held_cores - allocation.cores,
-            held_slots=self.held_slots - allocation.slots,
-            reserved_mib=Mib(self.reserved_mib - allocation.mib),
-            moves=self.moves - {reservation.move},
+            held_mib=Mib(self.held_mib + times * allocation.mib),
+            held_cores=self.held_cores + times * allocation.cores,
+            held_slots=self.held_slots + times * allocation.slots,
+            held_borrow_mib=Mib(self.held_borrow_mib + times * allocation.borrow_mib),
         )
 
 
@@ -246,6 +235,11 @@ class PodAllocation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def holds_anything(self) -> bool:
         """Whether it holds something, or may hold something."""
         return bool(self.by_card) or self.unplaced is not None
+
+    @property
+    def borrows(self) -> bool:
+        """Whether it may use more of a card than it is guaranteed."""
+        return any(held.borrow_mib for held in self.by_card.values())
 
 
 def allocation_of(pod: PodRecord) -> PodAllocation:
