@@ -187,19 +187,6 @@ async def test_it_asks_filter_prioritize_and_bind_as_kube_scheduler_does(
     assert ("Scheduled", "Successfully assigned default/p to b") in await events_of(client, "p")
 
 
-async def test_pods_of_another_scheduler_are_left_alone(client: KubeClient) -> None:
-    await register(client, a_sharing_node("a"))
-    other = a_gpu_pod("other")
-    other["spec"]["schedulerName"] = "default-scheduler"
-
-    async with scheduling(client, FakeExtender()):
-        await client.create(PODS, other)
-        await client.create(PODS, a_gpu_pod("ours"))
-        await until_bound(client, "ours")
-
-    assert await node_of(client, "other") == ""
-
-
 @on_both
 async def test_a_pod_that_wants_no_gpu_memory_is_bound_without_the_extender(
     client: KubeClient,
