@@ -79,3 +79,8 @@ def test_a_number_in_an_annotation_is_plain_and_not_negative(
     text: str | None, value: float | None
 ) -> None:
     assert number(text) == value
+
+
+def test_something_else_is_no_pod() -> None:
+    with pytest.raises(ValueError, match="metadata"):
+        read_kubelet_pod(b'{"metadata": 1}')

@@ -30,7 +30,7 @@ from scheduler.service import build
 from scheduler.settings import SchedulerSettings
 from simulator.apiserver.server import ApiServer
 from simulator.envtest.ports import free_ports
-from simulator.scheduler.scheduler import KubeScheduler
+from simulator.scheduler.scheduler import KubeScheduler, fit_error
 from tests.support.device_claims import (
     CLASS,
     a_device,
@@ -341,3 +341,7 @@ async def test_an_expression_that_it_does_not_evaluate_is_said_on_the_pod(tmp_pa
         (condition,) = pod["status"]["conditions"]
         assert condition["reason"] == "SchedulerError"
         assert "this simulator does not evaluate '1 == 1'" in condition["message"]
+
+
+def test_a_cluster_without_nodes_is_named_as_such() -> None:
+    assert fit_error({}, total=0) == "no nodes available to schedule pods"
