@@ -48,7 +48,7 @@ from scheduler.metrics import ClaimOutcome
 
 log = structlog.get_logger()
 
-_AT_ONCE: Final = 16  # writes
+_AT_ONCE: Final = 32  # writes
 _TICK_S: Final = 0.25
 _LOOK_S: Final = 2.0  # between two looks for what no event has told
 _SWEEP_S: Final = 30.0  # between two looks for claims whose pod is gone
