@@ -161,8 +161,8 @@ class _Shared:
         *,
         nodes: Callable[[], Iterable[NodeCards]],
         pods: Callable[[], Iterable[AnyPod]],
-        moves: Callable[[], Iterable[MoveClaims]] = tuple,
-        moves_served: Callable[[], bool] = lambda: False,
+        moves: Callable[[], Iterable[MoveClaims]],
+        moves_served: Callable[[], bool],
         activity: RequestActivity | None = None,
     ) -> dict[str, Callable[[], Awaitable[None]]]:
         """Return the tasks that compare, tell and learn, beside those that place pods."""
@@ -392,7 +392,8 @@ def _wire_claims(
         on_change=cache.pod_changed,
     )
     claims = Informer(client, RESOURCE_CLAIMS, decode=decode_claim, on_change=cache.claim_changed)
-    tasks = shared.follow(nodes=nodes, pods=pods, claims=claims)
+    moves = Informer(client, MOVES, decode=read_claims, on_change=cache.move_changed, optional=True)
+    tasks = shared.follow(nodes=nodes, pods=pods, claims=claims, moves=moves)
     controller = ClaimController(
         client,
         cache,
@@ -405,12 +406,15 @@ def _wire_claims(
         on_outcome=shared.metrics.claim,
     )
     upkeep = shared.upkeep(
-        nodes=lambda: (node.cards for node in nodes.items().values()), pods=lambda: cache.holders
+        nodes=lambda: (node.cards for node in nodes.items().values()),
+        pods=lambda: cache.holders,
+        moves=lambda: moves.items().values(),
+        moves_served=lambda: moves.served,
     )
     return Running(
         tasks={
             **tasks,
-            **page.tasks(leader_gate, moves=False),  # there is no rebalancer
+            **page.tasks(leader_gate),
             "claims of pods": leader_gate.once_listed(controller.run),
             **upkeep,
             "settle memory": settling_memory(leader_gate, core, clock, lists=(nodes, pods)),
@@ -490,18 +494,14 @@ class _Page:
             default=hot_line.DEFAULT,
         )
 
-    def tasks(
-        self, leader_gate: LeaderGate, *, moves: bool = True
-    ) -> dict[str, Callable[[], Awaitable[None]]]:
+    def tasks(self, leader_gate: LeaderGate) -> dict[str, Callable[[], Awaitable[None]]]:
         if not self._settings.page_port:
             return {}
-        found = {
+        return {
             "page": leader_gate.once_listed(self.board.run),
             "hot line": leader_gate.once_listed(self._hot_line.run),
+            "moves of the page": leader_gate.once_listed(self._moves.run),
         }
-        if moves:
-            found["moves of the page"] = leader_gate.once_listed(self._moves.run)
-        return found
 
     def servers(self, leader_gate: LeaderGate) -> tuple[Server, ...]:
         if not self._settings.page_port:

@@ -237,8 +237,8 @@ def _placement_rules(state: DisruptionState, candidate: PlacedPod) -> _Rules:
             need is not None and any(container.cards > 1 for container in need.containers),
             HoldReason.SEVERAL_CARDS,
         ),
-        (pod.scheduler_name != state.scheduler_name, HoldReason.OTHER_SCHEDULER),
-        (bool(constraints.unjudged), HoldReason.UNJUDGED),
+        (not state.places(pod), HoldReason.OTHER_SCHEDULER),
+        (bool(candidate.unjudged), HoldReason.UNJUDGED),
         (constraints.keeps_local_data and not opted_in, HoldReason.LOCAL_DATA),
     )
 

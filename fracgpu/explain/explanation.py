@@ -310,7 +310,7 @@ def _blockers(pod: ExplainedPod, state: ClusterState) -> tuple[str, ...]:
 
 
 def _notes(pod: ExplainedPod, state: ClusterState) -> tuple[str, ...]:
-    unjudged = [f"its {name} is not evaluated here" for name in pod.scheduling_constraints.unjudged]
+    unjudged = [f"its {name} is not evaluated here" for name in pod.unjudged]
     if state.cards_only:
         unjudged.append("taints, CPU, host memory and volumes are not evaluated here")
         if pod.unschedulable_message:

@@ -39,7 +39,8 @@ class CardInfo(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         moves: names of the Moves that reserve something.
         cordoned: it takes no new slices.
         avoided: it takes new slices where no other card fits.
-        kept_for: the UID of the one pod from which the card takes slices now; empty for any pod.
+        kept_for: the UID of the one pod from which the card takes slices now, or the Move whose
+            replacement it is; empty for any pod.
         foreign_mib: what processes outside any known pod hold; it is not free either.
         unplaced_mib: what pods of the node with an unreadable assignment may hold: it may be on
             any of the node's cards, so it is counted on each of them.
@@ -93,11 +94,13 @@ class CardInfo(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         pods = tuple(uid for uid in self.pods if uid != pod_uid)
         return structs.replace(self._holding(allocation, times=-1), pods=pods)
 
-    def with_reservation(self, reservation: Reservation) -> "CardInfo":
+    def with_reservation(self, reservation: Reservation, *, closed: bool = False) -> "CardInfo":
+        """Return the card with what a Move reserves; *closed* to all but its replacement."""
         return structs.replace(
             self._holding(reservation.allocation),
             reserved_mib=Mib(self.reserved_mib + reservation.allocation.mib),
             moves=self.moves | {reservation.move},
+            kept_for=reservation.move if closed else self.kept_for,
         )
 
     def without_reservation(self, reservation: Reservation) -> "CardInfo":
@@ -105,6 +108,7 @@ class CardInfo(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             self._holding(reservation.allocation, times=-1),
             reserved_mib=Mib(self.reserved_mib - reservation.allocation.mib),
             moves=self.moves - {reservation.move},
+            kept_for="" if self.kept_for == reservation.move else self.kept_for,
         )
 
     def _holding(self, allocation: CardAllocation, *, times: int = 1) -> "CardInfo":
@@ -166,6 +170,9 @@ class NodeInfo:
     ) -> "NodeInfo":
         """Return the node with what Moves claim of it: the one place where that is counted.
 
+        A share that is reserved keeps off all but the replacement where kube-scheduler allocates
+        the cards: it would not leave that share free, so the agent taints the whole card.
+
         Args:
             reservations: those that hold now and are not consumed.
             kept: the cards that are kept for waiting pods now.
@@ -174,7 +181,9 @@ class NodeInfo:
         for reservation in reservations:
             card_info = changed.get(reservation.card) or self.cards.get(reservation.card)
             if card_info is not None:
-                changed[reservation.card] = card_info.with_reservation(reservation)
+                changed[reservation.card] = card_info.with_reservation(
+                    reservation, closed=self.node.by_claims
+                )
         for uuid, hold in kept.items():
             card_info = changed.get(uuid) or self.cards.get(uuid)
             if card_info is not None:
