@@ -214,7 +214,7 @@ class Resizer:
 
     async def _say(self, record: PodRecord, reason: str, note: str) -> None:
         await self._recorder.emit(
-            Regarding(kind=PODS, name=record.name, namespace=record.namespace, uid=record.uid),
+            Regarding.pod(record),
             reason=reason,
             note=f"{names.RESIZE} {note}",
             level=EventLevel.NORMAL if reason == "ResizeGranted" else EventLevel.WARNING,

@@ -24,6 +24,11 @@ class Vendor(Enum):
     AMD = "amd"
 
 
+def requested_vendor(vendor: Vendor | None) -> Vendor:
+    """Return whose cards a request means: NVIDIA's where it names no vendor."""
+    return vendor or Vendor.NVIDIA
+
+
 def vendor_of(model: str) -> Vendor:
     """Return the vendor of a card model, or of the models that a glob of a pool matches.
 
