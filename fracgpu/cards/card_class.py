@@ -24,9 +24,8 @@ class Vendor(Enum):
     AMD = "amd"
 
 
-def requested_vendor(vendor: Vendor | None) -> Vendor:
-    """Return whose cards a request means: NVIDIA's where it names no vendor."""
-    return vendor or Vendor.NVIDIA
+DEFAULT_VENDOR: Final = Vendor.NVIDIA
+"""Whose cards a request means that names no vendor."""
 
 
 def vendor_of(model: str) -> Vendor:

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from fracgpu import names
-from fracgpu.cards.card_class import CardClass, requested_vendor
+from fracgpu.cards.card_class import DEFAULT_VENDOR, CardClass
 from fracgpu.cards.pool_catalogue import NO_CATALOGUE, PoolCatalogue
 from fracgpu.errors import RequestError
 from fracgpu.k8s.affinity import NodeSelectorJson, NodeTermJson
@@ -102,7 +102,7 @@ def requirements(
         most = max(need.cards for need in needs)
         wanted += [_more_than(names.CARD_COUNT_LABEL, most - 1)] if most > 1 else []
         others = pools.of_other_models(
-            granted.need.models, classes, requested_vendor(granted.need.vendor)
+            granted.need.models, classes, granted.need.vendor or DEFAULT_VENDOR
         )
         if others:
             label = names.CARD_CLASS_LABEL
@@ -135,7 +135,7 @@ def tolerations(
     else:
         mib = max(need.mib for need in granted.need.containers)
         others = pools.of_other_models(
-            granted.need.models, classes, requested_vendor(granted.need.vendor)
+            granted.need.models, classes, granted.need.vendor or DEFAULT_VENDOR
         )
         measured = {each.name for each in classes if each.largest_mib >= mib}
         of = tuple(
