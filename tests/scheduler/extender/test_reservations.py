@@ -18,8 +18,8 @@ from fracgpu.units import Mib
 from kube.informer import ChangeType
 from scheduler.extender.api import PreemptionArgs
 from tests.fakes.clock import NOON
-from tests.scheduler.harness import Harness, silence, some_cards
-from tests.support.gpu import a_gpu_pod
+from tests.scheduler.harness import Harness, silence
+from tests.support.gpu import a_gpu_pod, some_cards
 from tests.support.moves import move_of
 
 UNTIL = NOON + timedelta(minutes=10)
