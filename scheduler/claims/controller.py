@@ -32,7 +32,7 @@ from kube.errors import (
     TooManyRequests,
 )
 from kube.events import EventLevel, EventRecorder, Regarding
-from kube.kinds import PODS, RESOURCE_CLAIMS, Kind
+from kube.kinds import RESOURCE_CLAIMS, Kind
 from kube.retry import RetryPolicy
 from process.clock import Clock
 from scheduler.claims.cache import ClaimCache, ObservedPod, UnboundPod, uid_of
@@ -425,12 +425,7 @@ class ClaimController:
 
         async def write(pod: PodInfo, reason: EventReason, note: str) -> None:
             try:
-                where = Regarding(
-                    kind=PODS,
-                    name=pod.record.name,
-                    namespace=pod.record.namespace,
-                    uid=pod.record.uid,
-                )
+                where = Regarding.pod(pod.record)
                 level = EventLevel.NORMAL if reason is EventReason.WAITING else EventLevel.WARNING
                 await self._recorder.emit(where, reason=reason.value, note=note, level=level)
             finally:
