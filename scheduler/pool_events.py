@@ -8,7 +8,6 @@ from fracgpu.cards.card import NodeCards
 from fracgpu.request.grant_note import GrantNote, read_grant_note
 from fracgpu.state.pod_info import PodInfo
 from kube.events import EventRecorder, Regarding
-from kube.kinds import PODS
 from process.clock import Clock
 
 REASON: Final = "WaitingForNodePool"
@@ -63,10 +62,9 @@ class PoolEvents:
             note = read_grant_note(pod.annotations.get(names.GRANTED, ""))
             # With a node of the class it is a matter of room, which the extender's answer tells.
             if note is not None and note.data.for_pool and note.data.card_class not in classes:
-                where = Regarding(
-                    kind=PODS, name=pod.record.name, namespace=pod.record.namespace, uid=uid
+                await self._recorder.emit(
+                    Regarding.pod(pod.record), reason=REASON, note=_words(note)
                 )
-                await self._recorder.emit(where, reason=REASON, note=_words(note))
 
 
 def _words(note: GrantNote) -> str:

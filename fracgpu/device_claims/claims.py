@@ -8,6 +8,7 @@ from fracgpu.cards.card import CardUuid
 from fracgpu.device_claims import devices
 from fracgpu.device_claims.selectors import shortlist, suitable
 from fracgpu.device_claims.taints import DeviceTaint
+from fracgpu.errors import RequestError
 from fracgpu.request.need import ContainerNeed, PodNeed
 from fracgpu.state.allocation import Assignment, PodRecord
 
@@ -27,17 +28,25 @@ def shortlists(choices: Sequence[Assignment]) -> Shortlists:
     return found
 
 
-def too_large(need: PodNeed) -> str:
-    """Return why no claim can hold what a pod needs; empty if one can."""
-    cards = sum(container.cards for container in need.containers)
+def refuse_too_large(need: PodNeed) -> None:
+    """Raise if no claim could hold what a pod was granted.
+
+    Raises:
+        RequestError: it has too many requests or cards.
+    """
     if len(need.containers) > MOST_REQUESTS:
-        return (
-            f"{len(need.containers)} containers ask for cards; "
-            f"a claim has at most {MOST_REQUESTS} requests"
+        raise RequestError(
+            field="the pod",
+            found=f"{len(need.containers)} containers with a share",
+            wanted=f"at most {MOST_REQUESTS}, as many requests as a ResourceClaim can have",
         )
+    cards = sum(container.cards for container in need.containers)
     if cards > MOST_CARDS:
-        return f"the pod asks for {cards} cards; a claim has at most {MOST_CARDS}"
-    return ""
+        raise RequestError(
+            field="the pod",
+            found=f"{cards} cards for all containers together",
+            wanted=f"at most {MOST_CARDS}, as many devices as a ResourceClaim can have",
+        )
 
 
 def claim_of(  # noqa: PLR0913 - the parts of a claim

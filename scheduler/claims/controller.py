@@ -37,7 +37,7 @@ from kube.errors import (
     TooManyRequests,
 )
 from kube.events import EventLevel, EventRecorder, Regarding
-from kube.kinds import PODS, RESOURCE_CLAIMS, Kind
+from kube.kinds import RESOURCE_CLAIMS, Kind
 from kube.retry import RetryPolicy
 from process.clock import Clock
 from scheduler.claims.cache import ClaimCache, ObservedPod, UnboundPod, uid_of
@@ -569,7 +569,7 @@ class ClaimController:
         self._event(victim, EventReason.PREEMPTED, note)
 
     def _event(self, pod: PodRecord | BoundPod, reason: EventReason, note: str) -> None:
-        where = Regarding(kind=PODS, name=pod.name, namespace=pod.namespace, uid=pod.uid)
+        where = Regarding.pod(pod)
         self._events[pod.uid] = (where, reason, note)
         self._event_wanted.set()
 

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from fracgpu import names
-from fracgpu.device_claims.claims import Shortlists, shortlists, too_large
+from fracgpu.device_claims.claims import Shortlists, refuse_too_large, shortlists
 from fracgpu.device_claims.taints import DeviceTaint, kept_for, reserved_by
+from fracgpu.errors import RequestError
 from fracgpu.k8s.node_affinity import NodeRules
 from fracgpu.k8s.scheduling.node_filters import CORDONED
 from fracgpu.k8s.scheduling.objects import SchedulingNode
@@ -53,7 +54,11 @@ def why_no_claim(pod: PodInfo) -> str:
         return pod.need_problem or "the pod has a claim of FracGPU's, and no grant"
     if pod.in_gang:
         return "gangs are not placed where kube-scheduler allocates the cards (wiring: claims)"
-    return too_large(pod.need)
+    try:
+        refuse_too_large(pod.need)
+    except RequestError as error:
+        return str(error)
+    return ""
 
 
 class ClaimPlanner:
