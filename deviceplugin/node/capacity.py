@@ -91,6 +91,19 @@ class NodeState:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Switching:
+    """Why an agent offers nothing any more.
+
+    Attributes:
+        withdrawn: whether the node's capacity is taken back as well: whoever places pods has had
+            time to learn that none are to come.
+    """
+
+    problem: str
+    withdrawn: bool
+
+
 def read_node_state(body: bytes) -> NodeState:
     """Parse a Node object.
 
@@ -289,14 +302,16 @@ def without_capacity(want: NodeState, have: NodeState) -> NodeState:
     return replace(want, capacity=_zeros(have))
 
 
-def while_unregistered(want: NodeState, *, problem: str) -> NodeState:
-    """Return *want*, saying that the node takes no new pods while kubelet does not know the agent.
+def without_new_pods(
+    want: NodeState, *, problem: str, reason: str = names.AGENT_NOT_REGISTERED
+) -> NodeState:
+    """Return *want*, saying that the node takes no new pods, and why.
 
     The capacity stays: a pod that is bound already is still to be admitted.
     """
     if want.sharing is None or not want.sharing.shared:
         return want
-    sharing = Sharing(shared=False, reason=names.AGENT_NOT_REGISTERED, message=problem)
+    sharing = Sharing(shared=False, reason=reason, message=problem)
     return replace(want, sharing=sharing)
 
 

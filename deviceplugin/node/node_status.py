@@ -12,6 +12,7 @@ from component.config_keys import NO_OVERCOMMIT
 from deviceplugin.metrics import DevicePluginMetrics
 from deviceplugin.node.capacity import (
     NodeState,
+    Switching,
     as_isolated_before,
     condition_patch,
     keep_held,
@@ -20,12 +21,12 @@ from deviceplugin.node.capacity import (
     status_patch,
     unseen_state,
     wanted_state,
-    while_unregistered,
     with_card_class,
     with_isolation,
     with_limits,
     with_resized,
     without_capacity,
+    without_new_pods,
 )
 from deviceplugin.node.inventory import InventoryTracker
 from fracgpu import names
@@ -85,6 +86,7 @@ class NodeStatusUpdater:
         pools: the pool catalogue; empty while it has not been read.
         overcommit: returns how many times a card's capacity its containers' limits may add up to;
             None while that is not known.
+        switching: why the node offers nothing for its wiring's sake, or None.
         published: whether kube-scheduler sees the cards by the node's slice; None where it counts
             the node's capacity.
     """
@@ -106,6 +108,7 @@ class NodeStatusUpdater:
         isolation: Callable[[], Mapping[str, str] | None] = lambda: None,
         pools: Callable[[], PoolCatalogue] = lambda: NO_CATALOGUE,
         overcommit: Callable[[CardUuid], Fraction | None] = lambda _: NO_OVERCOMMIT,
+        switching: Callable[[], Switching | None] = lambda: None,
         published: Callable[[], bool] | None = None,
     ) -> None:
         self._node = node
@@ -113,6 +116,7 @@ class NodeStatusUpdater:
         self._isolation = isolation
         self._pools = pools
         self._overcommit = overcommit
+        self._switching = switching
         self._published = published
         self._blocked = blocked
         self._way = way
@@ -188,7 +192,10 @@ class NodeStatusUpdater:
             cards = self._tracker.inventory.cards
             want = with_card_class(want, have=have, cards=cards, pools=self._pools())
         unregistered = self._unregistered()
-        return while_unregistered(want, problem=unregistered) if unregistered else want
+        if switching := self._switching():
+            want = without_new_pods(want, problem=switching.problem, reason=names.SWITCHING)
+            return without_capacity(want, have) if switching.withdrawn else want
+        return without_new_pods(want, problem=unregistered) if unregistered else want
 
     def _described(self, want: NodeState, have: NodeState) -> NodeState:
         """Return *want* with what is known of the node beside its cards."""
