@@ -15,7 +15,7 @@ import structlog
 from component.wiring import Wiring, Wirings
 from deviceplugin.dra.claim_use import claims_of_pod
 from deviceplugin.dra.slices import slice_name
-from deviceplugin.node.capacity import NodeState, Switching
+from deviceplugin.node.capacity import NodeState, Switching, counted_mib, read_node_state
 from fracgpu import names
 from fracgpu.device_claims.claim import decode_claim
 from fracgpu.errors import WireError, listed
@@ -71,15 +71,16 @@ async def choose_wiring(
         return wirings.default
     while True:
         try:
-            labels = (await client.get_object(NODES, node))["metadata"].get("labels") or {}
+            known = read_node_state(await client.get(NODES, node))
             listing = await pod_reader.list(PODS, field_selector=f"spec.nodeName={node}")
             holders = await _holders(client, map(bytes, listing.items), node)
+            holders |= await _offered(client, known, node)
         except KubeError as error:
             log.warning("node_wiring_not_read", node=node, error=str(error))
             await clock.sleep(_PAUSE_S)
             continue
         try:
-            wanted = wirings.of(labels)
+            wanted = wirings.of(known.labels)
         except ValueError:
             wanted = wirings.default  # of which nothing is offered
         serving = served(wanted, holders)
@@ -97,6 +98,14 @@ async def remove_slice(client: KubeClient, node: str, *, clock: Clock) -> None:
         except KubeError as error:
             log.warning("slice_not_removed", node=node, error=str(error))
             await clock.sleep(_PAUSE_S)
+
+
+async def _offered(client: KubeClient, known: NodeState, node: str) -> set[Wiring]:
+    """Return what an agent that was killed left offered: pods may be on their way by it."""
+    found = {Wiring.DEVICE_PLUGIN} if counted_mib(known) else set()
+    where = f"spec.nodeName={node},spec.driver={names.DRA_DRIVER}"
+    slices = await client.list(RESOURCE_SLICES, field_selector=where)
+    return found | ({Wiring.CLAIMS} if slices.items else set())
 
 
 async def _holders(client: KubeClient, bodies: Iterable[bytes], node: str) -> set[Wiring]:

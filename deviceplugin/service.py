@@ -60,7 +60,13 @@ from deviceplugin.kubelet.pod_resources import PodResourcesClient
 from deviceplugin.kubelet.pre_start import PreStartHandler
 from deviceplugin.kubelet.registration import Registration, new_socket
 from deviceplugin.metrics import DevicePluginMetrics
-from deviceplugin.node.capacity import NodeState, held_mib, read_node_state, resized_mib
+from deviceplugin.node.capacity import (
+    NodeState,
+    counted_mib,
+    held_mib,
+    read_node_state,
+    resized_mib,
+)
 from deviceplugin.node.health import HealthWatch
 from deviceplugin.node.health_events import HealthEvents
 from deviceplugin.node.inventory import InventoryTracker
@@ -75,7 +81,6 @@ from fracgpu.cards.annotations import read_uuids
 from fracgpu.cards.card import CardUuid
 from fracgpu.cards.card_class import Vendor
 from fracgpu.cards.pool_catalogue import PoolCatalogue
-from fracgpu.k8s.quantity import integer_amount
 from fracgpu.request.need import Isolation
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from fracgpu.units import Mib
@@ -877,8 +882,8 @@ def _not_listed(pods: Mapping[str, PodInfo] | None) -> str | None:
 
 def _still_counted(node: NodeState | None) -> str | None:
     """Return why the node has not gone over to claims yet: it says the other wiring's capacity."""
-    amount = integer_amount(node.capacity.get(names.GPU_MEM, "")) if node is not None else None
-    return f"the node still counts {amount} MiB in {names.GPU_MEM}" if amount else None
+    mib = counted_mib(node) if node is not None else 0
+    return f"the node still counts {mib} MiB of {names.GPU_MEM}" if mib else None
 
 
 def _nvidia(tracker: InventoryTracker) -> Sequence[CardUuid]:

@@ -302,6 +302,21 @@ def without_capacity(want: NodeState, have: NodeState) -> NodeState:
     return replace(want, capacity=_zeros(have))
 
 
+def counted_mib(have: NodeState) -> int:
+    """Return the MiB that a node says it has for limits of pods; 0 where it says none."""
+    return integer_amount(have.capacity.get(names.GPU_MEM, "")) or 0
+
+
+def as_counted_before(want: NodeState, have: NodeState) -> NodeState:
+    """Return *want* with the capacity that the node has, which is about to be taken back."""
+    counted = {
+        key: str(integer_amount(have.capacity[key]) or 0)
+        for key in want.capacity
+        if key in have.capacity
+    }
+    return replace(want, capacity=counted)
+
+
 def without_new_pods(
     want: NodeState, *, problem: str, reason: str = names.AGENT_NOT_REGISTERED
 ) -> NodeState:

@@ -13,8 +13,10 @@ from deviceplugin.metrics import DevicePluginMetrics
 from deviceplugin.node.capacity import (
     NodeState,
     Switching,
+    as_counted_before,
     as_isolated_before,
     condition_patch,
+    counted_mib,
     keep_held,
     metadata_patch,
     startup_taint_patch,
@@ -33,7 +35,6 @@ from fracgpu import names
 from fracgpu.cards.card import CardUuid
 from fracgpu.cards.node_marks import NodeMarks
 from fracgpu.cards.pool_catalogue import NO_CATALOGUE, PoolCatalogue
-from fracgpu.k8s.quantity import integer_amount
 from kube.client import KubeClient, PatchType
 from kube.errors import KubeError
 from kube.kinds import NODES
@@ -194,7 +195,8 @@ class NodeStatusUpdater:
         unregistered = self._unregistered()
         if switching := self._switching():
             want = without_new_pods(want, problem=switching.problem, reason=names.SWITCHING)
-            return without_capacity(want, have) if switching.withdrawn else want
+            to_what = without_capacity if switching.withdrawn else as_counted_before
+            return to_what(want, have)
         return without_new_pods(want, problem=unregistered) if unregistered else want
 
     def _described(self, want: NodeState, have: NodeState) -> NodeState:
@@ -212,7 +214,7 @@ class NodeStatusUpdater:
         """Return the MiB that pods hold; while that is unknown, all that the node counts now."""
         held_mib = self._held_mib()
         if held_mib is None:
-            return integer_amount(have.capacity.get(names.GPU_MEM, "")) or 0
+            return counted_mib(have)
         return held_mib
 
     def _not_shared(self, have: NodeState) -> str | None:
