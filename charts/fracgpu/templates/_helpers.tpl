@@ -127,7 +127,7 @@ labels:
 {{- $annotations = dict "prometheus.io/scrape" "true" "prometheus.io/port" (index . 2 | toString) }}
 {{- end }}
 {{- if eq $root.Values.creator "helm" }}
-{{- $_ := set $annotations "fracgpu.io/wiring" $root.Values.wiring }}
+{{- $_ := set $annotations "checksum/wiring" (sha256sum $root.Values.wiring) }}
 {{- range slice . 3 }}
 {{- $text := include (printf "%s/%s" $root.Template.BasePath .) $root }}
 {{- $_ := set $annotations (printf "checksum/%s" (base . | trimSuffix ".yaml")) (sha256sum $text) }}
