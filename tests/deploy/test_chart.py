@@ -590,6 +590,7 @@ def test_nobody_misses_a_rebalancer_where_none_is_deployed() -> None:
         ({"scheduler": {"mode": "cluster"}}, "1.36.2", "scheduler.mode is cluster with wiring"),
         ({"wiring": "both"}, "1.36.2", "wiring"),
         ({"mps": {"enabled": True}}, "1.36.2", "leave mps.enabled out"),
+        ({"deviceplugin": {"readAsNode": True}}, "1.36.2", "leave deviceplugin.readAsNode out"),
         ({"config": {"rebalancer": {"mode": "active"}}}, "1.36.2", "no rebalancer runs"),
     ],
 )
