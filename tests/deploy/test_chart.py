@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -526,7 +526,7 @@ def test_the_claims_wiring_has_no_scheduler_of_ours_and_no_right_to_place_a_pod(
 
 @pytest.mark.parametrize("wiring", ["devicePlugin+claims", "claims+devicePlugin"])
 def test_with_both_wirings_there_is_what_each_of_them_needs(wiring: str) -> None:
-    def rules_in(found: list[Json]) -> set[tuple[str, str, str]]:
+    def rules_in(found: Iterable[Json]) -> set[tuple[str, str, str]]:
         return {
             (one["metadata"]["name"], resource, verb)
             for one in found
@@ -536,7 +536,7 @@ def test_with_both_wirings_there_is_what_each_of_them_needs(wiring: str) -> None
             for verb in rule["verbs"]
         }
 
-    def kinds_in(found: list[Json]) -> set[tuple[str, str]]:
+    def kinds_in(found: Iterable[Json]) -> set[tuple[str, str]]:
         return {(one["kind"], one["metadata"]["name"]) for one in found}
 
     both = rendered({"wiring": wiring})
