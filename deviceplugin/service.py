@@ -32,6 +32,7 @@ from deviceplugin.container.mps_daemons import MpsDaemons, SurveyBesideDaemons
 from deviceplugin.container.nvidia_cdi import NvidiaCdiSpecs
 from deviceplugin.container.spec_builder import ContainerSpecBuilder
 from deviceplugin.container.verify_hook import VerifyHook
+from deviceplugin.dra.card_taints import CardTaints
 from deviceplugin.dra.held_claims import HeldClaims
 from deviceplugin.dra.preparer import Preparer
 from deviceplugin.dra.server import DraServer
@@ -618,6 +619,15 @@ def _claims_front(shared: _Shared, held: HeldClaims) -> _Front:
         on_change=changed,
     )
     slices = watch_slices(shared.client, node, on_change=changed)
+    taints = CardTaints(
+        node=node,
+        client=shared.client,
+        current=shared.node,
+        tracker=shared.tracker,
+        claims=lambda: held.claims,
+        clock=clock,
+        on_change=changed,
+    )
 
     def withheld() -> str | None:
         broken = runtime.problem if runtime.known else None
@@ -641,6 +651,7 @@ def _claims_front(shared: _Shared, held: HeldClaims) -> _Front:
         tracker=shared.tracker,
         withheld=withheld,
         unsure=lambda: runtime.problem or server.problem or _not_listed(shared.pods()),
+        taints=taints.now,
         isolation=lambda: [each for each, why in (starts.isolation() or {}).items() if not why],
         card_class=card_class,
         clock=clock,
@@ -662,7 +673,12 @@ def _claims_front(shared: _Shared, held: HeldClaims) -> _Front:
         changed=changed,
         clean=nothing_left,
         begin=nothing_left,
-        tasks={"serve": handover.run, "claims": held.run, "slices": slices.run},
+        tasks={
+            "serve": handover.run,
+            "claims": held.run,
+            "slices": slices.run,
+            "moves": taints.run,
+        },
         acting={"publish": publisher.run},
         published=lambda: publisher.published,
         withdraw=publisher.remove,

@@ -172,6 +172,11 @@ DEVICE_CLASS: Final = "fracgpu"
 DEVICE_CLASS_PLACED: Final = "fracgpu-placed"  # for claims of which we choose the cards
 POD_CLAIM: Final = "fracgpu"
 CLAIM_PREFIX: Final = "fracgpu-"
+# Taints of a device, which keep claims off the card: it is cordoned or drained; a Move reserves it,
+# and its value is the Move; a Move keeps it for a pod that waits, and its value is the pod's UID.
+CORDONED_TAINT: Final = "fracgpu.io/cordoned"
+RESERVED_TAINT: Final = "fracgpu.io/reserved"
+KEPT_TAINT: Final = "fracgpu.io/kept"
 MANAGED_BY_LABEL: Final = "app.kubernetes.io/managed-by"
 MANAGED_BY: Final = "fracgpu"
 _MADE_FOR_A_POD: Final = re.compile(f"{CLAIM_PREFIX}[0-9a-f]{{10}}")

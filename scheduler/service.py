@@ -167,8 +167,8 @@ class _Shared:
         *,
         nodes: Callable[[], Iterable[NodeCards]],
         pods: Callable[[], Iterable[AnyPod]],
-        moves: Callable[[], Iterable[MoveClaims]] = tuple,
-        moves_served: Callable[[], bool] = lambda: False,
+        moves: Callable[[], Iterable[MoveClaims]],
+        moves_served: Callable[[], bool],
         activity: RequestActivity | None = None,
     ) -> dict[str, Callable[[], Awaitable[None]]]:
         """Return the tasks that compare, tell and learn, beside those that place pods."""
@@ -215,6 +215,7 @@ class _Lists:
         pods: returns the pods without a claim of ours.
         holders: returns all that may hold cards.
         find: returns a pod by namespace and name.
+        move_changed: takes notice of what a Move claims.
         tasks: what else follows them.
     """
 
@@ -223,6 +224,7 @@ class _Lists:
     pods: Callable[[], Iterable[AnyPod]]
     holders: Callable[[], Iterable[AnyPod]]
     find: Callable[[str, str], AnyPod | None]
+    move_changed: Callable[[Change[MoveClaims]], None]
     tasks: Mapping[str, Callable[[], Awaitable[None]]] = field(default_factory=dict)
 
 
@@ -247,6 +249,7 @@ def _extender_lists(
         pods=lambda: pods.items().values(),
         holders=lambda: pods.items().values(),
         find=pods.get,
+        move_changed=core.handlers.move_changed,
     )
 
 
@@ -306,6 +309,7 @@ class _ClaimParts:
             pods=self._assigned,
             holders=self._holders if both else lambda: cache.holders,
             find=self._find,
+            move_changed=cache.move_changed,
         )
 
     def _assigned(self) -> Iterable[AnyPod]:
@@ -355,9 +359,7 @@ def _wire(
     else:
         lists = _extender_lists(core, client, on_pod=pod_changed)
     budgets = Informer(client, PDBS, decode=read_budget)
-    moves = Informer(
-        client, MOVES, decode=read_claims, on_change=core.handlers.move_changed, optional=True
-    )
+    moves = Informer(client, MOVES, decode=read_claims, on_change=lists.move_changed, optional=True)
     tasks = shared.follow(**lists.watched, budgets=budgets, moves=moves)
     tls = None
     if settings.tls_secret:
@@ -510,12 +512,18 @@ def _wire_claims(
     shared = _Shared(settings, client, clock, registry, gate)
     core, page, leader_gate = shared.core, shared.page, shared.leader_gate
     lists = _ClaimParts(shared, settings, client, clock, on_pod=page.board.pod_changed).lists
+    moves = Informer(client, MOVES, decode=read_claims, on_change=lists.move_changed, optional=True)
     return Running(
         tasks={
-            **shared.follow(**lists.watched),
-            **page.tasks(leader_gate, moves=False),  # there is no rebalancer
+            **shared.follow(**lists.watched, moves=moves),
+            **page.tasks(leader_gate),
             **lists.tasks,
-            **shared.upkeep(nodes=lists.nodes, pods=lists.holders),
+            **shared.upkeep(
+                nodes=lists.nodes,
+                pods=lists.holders,
+                moves=lambda: moves.items().values(),
+                moves_served=lambda: moves.served,
+            ),
             "settle memory": settling_memory(
                 leader_gate, core, clock, lists=tuple(lists.watched.values())
             ),
@@ -595,18 +603,14 @@ class _Page:
             default=hot_line.DEFAULT,
         )
 
-    def tasks(
-        self, leader_gate: LeaderGate, *, moves: bool = True
-    ) -> dict[str, Callable[[], Awaitable[None]]]:
+    def tasks(self, leader_gate: LeaderGate) -> dict[str, Callable[[], Awaitable[None]]]:
         if not self._settings.page_port:
             return {}
-        found = {
+        return {
             "page": leader_gate.once_listed(self.board.run),
             "hot line": leader_gate.once_listed(self._hot_line.run),
+            "moves of the page": leader_gate.once_listed(self._moves.run),
         }
-        if moves:
-            found["moves of the page"] = leader_gate.once_listed(self._moves.run)
-        return found
 
     def servers(self, leader_gate: LeaderGate) -> tuple[Server, ...]:
         if not self._settings.page_port:

@@ -11,6 +11,7 @@ from fracgpu import names
 from fracgpu.cards.card import CardUuid
 from fracgpu.device_claims import devices
 from fracgpu.device_claims.selectors import listed_cards
+from fracgpu.device_claims.taints import DeviceTaint
 from fracgpu.errors import WireError, decode_wire
 from fracgpu.k8s.pod import OwnerReference
 from fracgpu.k8s.quantity import memory_mib, parse
@@ -36,6 +37,7 @@ class DeviceRequest(msgspec.Struct, frozen=True, kw_only=True):
         amounts: what is requested of each card; None where the claim says none.
         cards: its shortlist, the best first; empty for an open request.
         plain: of no other form than ours.
+        tolerated: the taints of ours that it tolerates.
     """
 
     name: str
@@ -44,6 +46,7 @@ class DeviceRequest(msgspec.Struct, frozen=True, kw_only=True):
     amounts: CardAllocation | None = None
     cards: tuple[CardUuid, ...] = ()
     plain: bool = True
+    tolerated: tuple[DeviceTaint, ...] = ()
 
 
 class AllocatedDevice(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,6 +97,19 @@ class DeviceClaim(msgspec.Struct, frozen=True, kw_only=True):
     def holder(self) -> str:
         """The UID under which it is counted: of ours that of its pod, else its own."""
         return self.owner.uid if self.managed and self.owner is not None else self.uid
+
+    @property
+    def tolerated(self) -> frozenset[DeviceTaint]:
+        """The taints of ours that it tolerates; of a claim that users made they say nothing."""
+        if not self.managed:
+            return frozenset()
+        return frozenset(taint for request in self.requests for taint in request.tolerated)
+
+    @property
+    def move(self) -> str:
+        """The Move that reserves its card; empty without one. The spec of a claim never changes."""
+        moves = (taint.value for taint in self.tolerated if taint.key == names.RESERVED_TAINT)
+        return next(moves, "")
 
     @property
     def open(self) -> bool:
@@ -183,6 +199,12 @@ class _Selector(msgspec.Struct):
     cel: _Cel | None = None
 
 
+class _Toleration(msgspec.Struct):
+    key: str = ""
+    operator: str = ""
+    value: str = ""
+
+
 class _Exactly(msgspec.Struct, rename="camel"):
     device_class_name: str = ""
     allocation_mode: str = ""
@@ -190,6 +212,7 @@ class _Exactly(msgspec.Struct, rename="camel"):
     capacity: _Capacity | None = None
     selectors: list[_Selector] | None = None
     admin_access: bool | None = None
+    tolerations: list[_Toleration] | None = None
 
 
 class _Request(msgspec.Struct):
@@ -296,6 +319,11 @@ def _request(wire: _Request) -> DeviceRequest:
         amounts=None if amounts is None else _amounts_of(amounts),
         cards=listed_cards(expressions[0]) if len(expressions) == 1 else (),
         plain=exactly.allocation_mode in ("", "ExactCount") and not exactly.admin_access,
+        tolerated=tuple(
+            DeviceTaint(one.key, one.value)
+            for one in exactly.tolerations or ()
+            if one.key.startswith(names.PREFIX) and one.operator in ("", "Equal")
+        ),
     )
 
 

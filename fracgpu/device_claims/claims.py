@@ -7,6 +7,7 @@ from fracgpu import names
 from fracgpu.cards.card import CardUuid
 from fracgpu.device_claims import devices
 from fracgpu.device_claims.selectors import shortlist, suitable
+from fracgpu.device_claims.taints import DeviceTaint
 from fracgpu.request.need import ContainerNeed, PodNeed
 from fracgpu.state.allocation import Assignment, PodRecord
 
@@ -46,6 +47,7 @@ def claim_of(
     cards: Shortlists | None,
     *,
     card_class: str = "",
+    tolerated: Sequence[DeviceTaint] = (),
 ) -> dict[str, Any]:
     """Return the ResourceClaim for a pod, ready to be created.
 
@@ -56,6 +58,7 @@ def claim_of(
         cards: the shortlist of each container; None where no card fits now: then the claim is left
             open, and says which cards would do.
         card_class: the class of the pool catalogue that it was granted; empty without one.
+        tolerated: the taints of the cards that are held for the pod.
 
     Raises:
         RequestError: the pod's models are too many for an open claim.
@@ -79,7 +82,12 @@ def claim_of(
         "spec": {
             "devices": {
                 "requests": [
-                    _request(one, names.DEVICE_CLASS_PLACED, shortlist(cards[one.name]))
+                    _request(
+                        one,
+                        names.DEVICE_CLASS_PLACED,
+                        shortlist(cards[one.name]),
+                        tolerated=tolerated,
+                    )
                     if cards is not None
                     else _request(
                         one, names.DEVICE_CLASS, suitable(need, one, card_class=card_class)
@@ -91,7 +99,14 @@ def claim_of(
     }
 
 
-def _request(container: ContainerNeed, device_class: str, selector: str) -> Mapping[str, Any]:
+def _request(
+    container: ContainerNeed,
+    device_class: str,
+    selector: str,
+    *,
+    tolerated: Sequence[DeviceTaint] = (),
+) -> Mapping[str, Any]:
+    tolerations = [taint.toleration for taint in tolerated]
     return {
         "name": container.name,
         "exactly": {
@@ -106,5 +121,6 @@ def _request(container: ContainerNeed, device_class: str, selector: str) -> Mapp
                 }
             },
             "selectors": [{"cel": {"expression": selector}}],
+            **({"tolerations": tolerations} if tolerations else {}),
         },
     }

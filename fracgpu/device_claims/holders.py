@@ -35,8 +35,9 @@ def _with(
     pod: PodInfo, claims: Iterable[DeviceClaim], cards: Mapping[str, Mapping[str, CardUuid]]
 ) -> PodInfo:
     assignment: dict[str, Assignment] = {}
-    problem = ""
+    problem = move = ""
     for claim in claims:
+        move = claim.move or move
         try:
             assignment[claim.name] = assignment_of(claim, cards.get(claim.node, {}))
         except WireError as error:
@@ -49,7 +50,7 @@ def _with(
         for name, found in assignment.items()
         for request, slices in found.items()
     }
-    record = replace(pod.record, assignment=all_of_them, problem=problem, by_claim=True)
+    record = replace(pod.record, assignment=all_of_them, problem=problem, by_claim=True, move=move)
     return replace(pod, record=record)
 
 

@@ -23,6 +23,7 @@ from fracgpu.state.bound_pod import BoundPod, decode_bound_pod
 from fracgpu.state.ledger import discard
 from fracgpu.state.node_info import ObservedNode
 from fracgpu.state.pod_info import PodInfo, pod_info_of
+from fracgpu.state.reservation import MoveClaims
 from fracgpu.state.snapshot import PodAllocation
 from kube.informer import Change, ChangeType
 from kube.objects import ObjectKey
@@ -192,6 +193,16 @@ class ClaimCache:
         for uid in tuple(self._held_on.get(name, ())):
             self._hold(uid, self._held[uid])
 
+    def move_changed(self, change: Change[MoveClaims]) -> None:
+        """Record what a Move claims, and look at the pods that it holds cards for."""
+        self._core.handlers.move_changed(change)
+        reservation, hold = change.object.reservation, change.object.hold
+        owner = reservation.owner_uid if reservation is not None else ""
+        for uid, pod in tuple(self.pods.items()):
+            of_owner = pod.info.owner is not None and pod.info.owner[2] == owner
+            if of_owner or (hold is not None and hold.pod_uid == uid):
+                self._on_due(uid)
+
     def explain(self, pod: UnboundPod, why: str) -> None:
         """Have people told why no card fits a pod, of which kube-scheduler only says that."""
         record = pod.info.record
@@ -239,15 +250,15 @@ class ClaimCache:
         cards = [part.card for parts in choice.values() for part in parts]
         node = self._node_of.get(cards[0], "") if cards else ""
         if node:
-            self.assume(pod, node, choice)
+            self.assume(pod, node, choice, move=claim.move)
         else:
             self._core.ledger.forget(uid)
 
-    def assume(self, pod: UnboundPod, node: str, choice: Assignment) -> None:
+    def assume(self, pod: UnboundPod, node: str, choice: Assignment, *, move: str) -> None:
         """Count cards for a pod that it has not been allocated yet."""
         record = replace(pod.info.record, by_claim=True)
         self._core.ledger.assume(
-            record, node=node, assignment=choice, until=_FOREVER, host=pod.info.host
+            record, node=node, assignment=choice, until=_FOREVER, move=move, host=pod.info.host
         )
 
     def forget(self, uid: str) -> None:
@@ -323,7 +334,7 @@ class ClaimCache:
         if claim is None:
             return PodAllocation(pod_uid=uid, node=node, by_card={})
         cards = held_of_cards(claim, self._devices.get(claim.node, _NO_CARDS))
-        return PodAllocation(pod_uid=uid, node=claim.node, by_card=cards)
+        return PodAllocation(pod_uid=uid, node=claim.node, by_card=cards, move=claim.move)
 
 
 def _of(change: Change[Any], what: _T) -> Change[_T]:

@@ -184,7 +184,11 @@ class ClaimController:
             if at % _LOOKED_AT_AT_ONCE == _LOOKED_AT_AT_ONCE - 1:
                 await self._clock.sleep(0)
             claim = self._cache.claim_of(pod)
-            if claim is None or (not claim.allocated and not claim.open):
+            if (
+                claim is None
+                or (not claim.allocated and not claim.open)
+                or self._planner.held(pod, without=()) is not None
+            ):
                 self.note(uid)
 
     # -- one pod ---------------------------------------------------------------------------------
@@ -236,7 +240,11 @@ class ClaimController:
 
     async def _follow_up(self, pod: UnboundPod, claim: DeviceClaim, progress: _Progress) -> None:
         """Do what is due for a claim of ours that kube-scheduler has not allocated yet."""
-        if self._is_refused(pod, claim, progress):
+        held = self._planner.held(pod, without=progress.refused)
+        if held is not None and not claim.tolerated.issuperset(held.tolerated):
+            await self._replace(pod, claim, progress)
+        elif self._is_refused(pod, claim, progress):
+            self._note_refused(pod, claim, progress)
             await self._replace(pod, claim, progress)
         elif claim.open and not self._cache.is_explained(uid_of(pod)):  # by the leader before
             self._cache.explain(pod, self._planner.plan(pod).why)
@@ -272,13 +280,12 @@ class ClaimController:
     def _plan(self, pod: UnboundPod, progress: _Progress) -> Plan:
         """Return what the claim is to list, and count the best of it for the pod at once."""
         self._forget(pod)
-        if progress.lists >= _MOST_LISTS:
+        plan = self._planner.plan(pod, without=progress.refused)
+        if progress.lists >= _MOST_LISTS and not plan.tolerated:
             plan = Plan(choice={}, cards=None, why="kube-scheduler takes none of the best cards")
-        else:
-            plan = self._planner.plan(pod, without=progress.refused)
         # There must be no await since the choice, or another pod could be given the same MiB.
         if plan.nodes:
-            self._cache.assume(pod, plan.nodes[0], plan.choice)
+            self._cache.assume(pod, plan.nodes[0], plan.choice, move=plan.move)
         return plan
 
     async def _write(self, pod: UnboundPod, plan: Plan, progress: _Progress) -> None:
@@ -286,7 +293,14 @@ class ClaimController:
         assert need is not None, "a pod that is planned for has a need"  # noqa: S101
         record = info.record
         try:
-            body = claim_of(record, info.device_claim, need, plan.cards, card_class=info.card_class)
+            body = claim_of(
+                record,
+                info.device_claim,
+                need,
+                plan.cards,
+                card_class=info.card_class,
+                tolerated=plan.tolerated,
+            )
             async with asyncio.timeout(self._limit_s):
                 created = await self._api.create(RESOURCE_CLAIMS, body, namespace=record.namespace)
         except AlreadyExists:
@@ -309,12 +323,15 @@ class ClaimController:
                 self._cache.explain(pod, plan.why)
                 self._tell(info, EventReason.WAITING, f"waiting for a card: {plan.why}")
 
-    async def _replace(self, pod: UnboundPod, claim: DeviceClaim, progress: _Progress) -> None:
-        """Delete a claim that nothing was allocated for, and make another."""
+    def _note_refused(self, pod: UnboundPod, claim: DeviceClaim, progress: _Progress) -> None:
         # What fits and was listed is refused for something else, such as affinity to other pods.
         self._forget(pod)
         listed = self._cache.nodes_of(claim)
         progress.refused |= listed.intersection(self._planner.plan(pod).nodes)
+
+    async def _replace(self, pod: UnboundPod, claim: DeviceClaim, progress: _Progress) -> None:
+        """Delete a claim that nothing was allocated for, and make another."""
+        self._forget(pod)
         try:
             async with asyncio.timeout(self._limit_s):
                 await self._api.delete(

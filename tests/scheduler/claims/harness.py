@@ -12,7 +12,9 @@ import msgspec
 from fracgpu.cards.card import Card
 from fracgpu.device_claims.devices import device_name
 from fracgpu.request.need import Strategy
+from fracgpu.state.move_object import MoveObject
 from fracgpu.state.node_info import observe_offered_node
+from fracgpu.state.reservation import claims_of
 from kube.errors import AlreadyExists, Conflict, KubeError, NotFound, TooManyRequests, Unavailable
 from kube.informer import Change, ChangeType
 from kube.kinds import RESOURCE_CLAIMS, Kind
@@ -276,6 +278,7 @@ class ClaimsHarness:
     ) -> None:
         node = a_claiming_node(name, cards)
         node["metadata"]["labels"].update(more.pop("labels", {}))
+        node["metadata"]["annotations"].update(more.pop("annotations", {}))
         node["spec"] = more
         body = msgspec.json.encode(node)
         self.cache.node_changed(_change(observe_offered_node(body), node, gone=gone))
@@ -286,6 +289,10 @@ class ClaimsHarness:
 
     def see_claim(self, claim: Json, *, gone: bool = False) -> None:
         self.cache.claim_changed(_change(decoded(claim), claim, gone=gone))
+
+    def see_move(self, move: MoveObject, *, gone: bool = False) -> None:
+        body = {"metadata": {"name": move.name}}
+        self.cache.move_changed(_change(claims_of(move), body, gone=gone))
 
     def free_mib(self, node: str) -> list[int]:
         """Return what is free on each card of a node, as the ledger has it."""

@@ -4,11 +4,14 @@ import asyncio
 import contextlib
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from fracgpu.device_claims.claim import DeviceClaim
+from fracgpu.device_claims.taints import kept_for, reserved_by
+from fracgpu.state.ledger import ReservationState
 from scheduler.metrics import ClaimOutcome, WaitReason
 from tests.scheduler.claims.harness import (
     ClaimsApi,
@@ -26,6 +29,7 @@ from tests.scheduler.claims.harness import (
 )
 from tests.support.claims import a_claiming_pod, claim_name, decoded, stored
 from tests.support.gpu import Json, some_cards
+from tests.support.moves import a_beneficiary, move_of
 
 
 def claim_of(api: ClaimsApi, pod: str) -> DeviceClaim:
@@ -432,3 +436,75 @@ async def running(harness: ClaimsHarness) -> AsyncIterator[None]:
         await harness.clock.advance(0.0)
         yield
         task.cancel()
+
+
+def a_replacement(name: str) -> Json:
+    pod = a_pod(name)
+    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "rs"}
+    pod["metadata"]["ownerReferences"] = [owner | {"controller": True}]
+    return pod
+
+
+def reservations(harness: ClaimsHarness) -> list[ReservationState]:
+    states = harness.core.ledger.reservations.states(now=harness.clock.now())
+    return [state for state, count in states.items() if count]
+
+
+async def test_the_claim_of_a_replacement_consumes_the_reservation_whoever_leads() -> None:
+    api = an_api(nodes=2)
+    harness = ClaimsHarness(api)
+    later = harness.clock.now() + timedelta(hours=1)
+    move = move_of(
+        owner_uid="rs",
+        mib=6_000,
+        source=("n1", "GPU-n1-0"),
+        target=("n2", "GPU-n2-0"),
+        reserved_until=later,
+    )
+    harness.see_move(move)
+    assert reservations(harness) == [ReservationState.HELD]
+
+    api.put_pod(a_replacement("p"))
+    await harness.settle()
+    assert listed(api, "p") == ["GPU-n2-0"]
+    assert claim_of(api, "p").tolerated == {reserved_by("move-1")}
+    assert reservations(harness) == [ReservationState.CONSUMED]
+
+    harness.end()
+    following = ClaimsHarness(api)
+    following.see_move(move)
+    following.cache.count_first_choice("uid-p")
+    assert reservations(following) == [ReservationState.CONSUMED]
+    api.schedule()
+    assert following.cache.claims["default/" + claim_name("p")].move == "move-1"
+    assert reservations(following) == [ReservationState.CONSUMED]
+    assert following.free_mib("n2") == [2_000]
+
+    api.remove_pod("p")
+    api.remove_claim(claim_name("p"))
+    assert reservations(following) == [ReservationState.HELD]
+
+
+@pytest.mark.parametrize("mib", [6_000, 9_000])
+async def test_a_claim_is_replaced_once_a_move_keeps_cards_for_its_pod(mib: int) -> None:
+    """Listed or open, the claim does not tolerate their taints."""
+    api = an_api(nodes=2)
+    harness = ClaimsHarness(api)
+    api.put_pod(a_pod("p", mib))
+    await harness.settle()
+    before = claim_of(api, "p").uid
+    big = some_cards("n2", count=1, mib=16_000)
+    api.cards["n2"] = big
+    harness.see_node("n2", big)
+    later = harness.clock.now() + timedelta(hours=1)
+    room = a_beneficiary("GPU-n2-0", uid="uid-p", held_until=later)
+
+    harness.see_move(move_of(source=("n2", "GPU-n2-0"), owner_uid="other", beneficiary=room))
+    await harness.settle()
+
+    assert listed(api, "p") == ["GPU-n2-0"]
+    assert claim_of(api, "p").uid != before
+    assert claim_of(api, "p").tolerated == {kept_for("uid-p")}
+    writes = len(api.writes)
+    await harness.look()
+    assert len(api.writes) == writes

@@ -92,17 +92,18 @@ def test_a_cluster_without_a_card_is_learnt_and_then_the_first_card_that_comes()
 def test_from_no_pod_nothing_is_learnt_and_the_first_one_is_learnt_at_once() -> None:
     cluster = Harness("a", "b", cards=2)
     order = LeastWasteOrder(cluster.matrix, cluster.bound_pods, now=cluster.clock.now)
+    grown = []
     order.learn_now()
-    learnt = [order.learnt]
+    before = order.learnt
 
     for number in range(1, 9):
         order.expect([Demand(cards=1, share_milli=100 * number)])
-        learnt.append(order.grown)
+        grown.append(order.grown)
         if order.grown:
             order.learn_now()
 
-    assert learnt == [False, True, True, False, True, False, False, False, True]
-    assert order.times_learnt == 4
+    assert (before, order.learnt) == (False, True)
+    assert grown == [True, True, False, True, False, False, False, True]
 
 
 @settings(max_examples=15, deadline=None)
