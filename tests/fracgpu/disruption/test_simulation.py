@@ -82,6 +82,19 @@ def test_no_card_is_a_target_on_a_node_that_an_autoscaler_removes() -> None:
     assert simulation.nodes_for(pod, ["n2", "n3"]).tolist() == [True, False]
 
 
+def test_a_pod_is_moved_within_its_own_wiring() -> None:
+    plain, claims = a_node("n2", COOL_CARD), replace(a_node("n3", "GPU-c"), identity="claims")
+    nodes = [a_node("n1", HOT_CARD), plain, claims]
+    of_claim = "fracgpu-0123456789"
+    for pod, wanted in ((replica(), "n2"), (replica(device_claim=of_claim), "n3")):
+        simulation = PlacementSimulation(a_disruption_state(pods=[pod], nodes=nodes))
+        found = simulation.nodes_for(pod, ["n2", "n3"])
+
+        others = {target.node for target in simulation.targets(pod)} - {"n1"}
+        assert others == {wanted}
+        assert found.tolist() == [wanted == "n2", wanted == "n3"]
+
+
 def test_every_card_with_room_is_a_target_but_the_pods_own() -> None:
     nodes = [a_node("n1", HOT_CARD, "GPU-b"), a_node("n2", COOL_CARD, "GPU-full")]
     full = a_placed_pod("full", CardUuid("GPU-full"), node="n2", mib=CARD_MIB)
