@@ -16,8 +16,9 @@ from component.refused_config import RefusedConfigReporter
 from component.wiring import Wiring, read_wiring
 from fracgpu.cards.card import NodeCards
 from fracgpu.device_claims.claim import decode_claim
-from fracgpu.k8s.disruption_budget import read_budget
+from fracgpu.k8s.disruption_budget import PodDisruptionBudget, read_budget
 from fracgpu.k8s.pod import LIVE_PODS
+from fracgpu.k8s.workloads.quota import read_quota
 from fracgpu.request.need import Strategy
 from fracgpu.state.move_object import decode_move
 from fracgpu.state.node_info import observe_offered_node, read_offered_node
@@ -26,7 +27,7 @@ from kube.access import connect
 from kube.client import KubeClient
 from kube.events import EventRecorder
 from kube.informer import Change, Informer
-from kube.kinds import MOVES, NODES, PDBS, PODS, RESOURCE_CLAIMS
+from kube.kinds import MOVES, NODES, PDBS, PODS, RESOURCE_CLAIMS, RESOURCE_QUOTAS
 from kube.leader_election import LeaderElector, LeaseDurations, LeaseNotes
 from process.clock import Clock, SystemClock
 from process.event_loop import longest_pause_s
@@ -43,6 +44,8 @@ from scheduler.cache.pod_marker import PodMarker
 from scheduler.claims.cache import ClaimCache, decode_observed_pod
 from scheduler.claims.controller import ClaimController
 from scheduler.claims.planner import ClaimPlanner
+from scheduler.claims.preemption import Preemptions
+from scheduler.claims.quota import ClaimQuota
 from scheduler.core import SchedulerCore
 from scheduler.extender.api import pending_only
 from scheduler.extender.bind import Binder
@@ -155,6 +158,17 @@ class _Shared:
             "refused config": self.refused.run,
             "election": self.leader_gate.run,
         }
+
+    def preemptor(self, budgets: Informer[PodDisruptionBudget]) -> Preemptor:
+        """Return who chooses victims."""
+        return Preemptor(
+            self.core.ledger,
+            self.core.bound_pods,
+            self.core.matrix,
+            budgets=lambda: tuple(budgets.items().values()),
+            strategy=lambda: self.config.value,
+            clock=self._clock,
+        )
 
     def upkeep(
         self,
@@ -340,14 +354,7 @@ def _wire(
                 ),
                 cycles=cycles,
                 gangs=core.gangs,
-                preemptor=Preemptor(
-                    ledger,
-                    core.bound_pods,
-                    core.matrix,
-                    budgets=lambda: tuple(budgets.items().values()),
-                    strategy=lambda: config.value,
-                    clock=clock,
-                ),
+                preemptor=shared.preemptor(budgets),
                 binder=binder,
                 leader_gate=leader_gate,
                 metrics=metrics,
@@ -393,11 +400,30 @@ def _wire_claims(
     )
     claims = Informer(client, RESOURCE_CLAIMS, decode=decode_claim, on_change=cache.claim_changed)
     moves = Informer(client, MOVES, decode=read_claims, on_change=cache.move_changed, optional=True)
-    tasks = shared.follow(nodes=nodes, pods=pods, claims=claims, moves=moves)
+    budgets = Informer(client, PDBS, decode=read_budget)
+    quotas = Informer(
+        client,
+        RESOURCE_QUOTAS,
+        decode=read_quota,
+        on_change=lambda change: controller.quota_changed(change.key.namespace),
+    )
+    tasks = shared.follow(
+        nodes=nodes, pods=pods, claims=claims, moves=moves, budgets=budgets, quotas=quotas
+    )
     controller = ClaimController(
         client,
         cache,
         ClaimPlanner(core, cache.nodes),
+        Preemptions(
+            client,
+            cache,
+            core,
+            shared.preemptor(budgets),
+            clock=clock,
+            limit_s=settings.bind_timeout_s,
+            on_evicted=lambda victim, one: controller.preempted(victim, one),  # noqa: PLW0108
+        ),
+        ClaimQuota(cache, lambda: quotas.items().values()),
         find=pods.get,
         leads=lambda: leader_gate.leads,
         recorder=shared.recorder,

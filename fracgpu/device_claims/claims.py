@@ -1,6 +1,6 @@
 """From what a pod was granted to the ResourceClaim that kube-scheduler allocates."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from fracgpu import names
@@ -40,7 +40,7 @@ def too_large(need: PodNeed) -> str:
     return ""
 
 
-def claim_of(
+def claim_of(  # noqa: PLR0913 - what a claim says, by keyword
     pod: PodRecord,
     name: str,
     need: PodNeed,
@@ -48,6 +48,7 @@ def claim_of(
     *,
     card_class: str = "",
     tolerated: Sequence[DeviceTaint] = (),
+    but: Collection[CardUuid] = (),
 ) -> dict[str, Any]:
     """Return the ResourceClaim for a pod, ready to be created.
 
@@ -59,6 +60,7 @@ def claim_of(
             open, and says which cards would do.
         card_class: the class of the pool catalogue that it was granted; empty without one.
         tolerated: the taints of the cards that are held for the pod.
+        but: cards that an open claim leaves out, because they are kept for another pod.
 
     Raises:
         RequestError: the pod's models are too many for an open claim.
@@ -90,7 +92,7 @@ def claim_of(
                     )
                     if cards is not None
                     else _request(
-                        one, names.DEVICE_CLASS, suitable(need, one, card_class=card_class)
+                        one, names.DEVICE_CLASS, suitable(need, one, card_class=card_class, but=but)
                     )
                     for one in need.containers
                 ]

@@ -71,12 +71,7 @@ class ClaimPlanner:
     def plan(self, pod: UnboundPod, *, without: Collection[str] = ()) -> Plan:
         """Return the best cards for a pod, of which none is on a node in *without*."""
         info = pod.info
-        labels = _wanted_labels(info)
-        candidates = tuple(
-            name
-            for name, node in self._nodes.items()
-            if name not in without and _takes(node, pod.rules, labels)
-        )
+        candidates = self.candidates(pod, without=without)
         held = self._core.held_for(info, candidates)
         if held is not None and self._has_host(info, held.placement.node):
             return _of_held(info, held)
@@ -101,6 +96,15 @@ class ClaimPlanner:
         """Return what a claim has to list because Moves hold cards for the pod; None if none do."""
         plan = self.plan(pod, without=without) if self._core.may_be_held_for(pod.info) else None
         return plan if plan is not None and plan.tolerated else None
+
+    def candidates(self, pod: UnboundPod, *, without: Collection[str] = ()) -> tuple[str, ...]:
+        """Return the nodes that a pod may run on, whatever is free there."""
+        labels = _wanted_labels(pod.info)
+        return tuple(
+            name
+            for name, node in self._nodes.items()
+            if name not in without and _takes(node, pod.rules, labels)
+        )
 
     def _has_host(self, pod: PodInfo, node: str) -> bool:
         left = self._core.host_left(node, pod.record.uid)
