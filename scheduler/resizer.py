@@ -208,7 +208,7 @@ class Resizer:
         if found.card.health is not Health.HEALTHY:
             return None
         free_mib = found.free_mib
-        if with_limit and found.free_limit_mib is not None:
+        if with_limit:
             free_mib = min(free_mib, found.free_limit_mib)
         # What a Move keeps for a waiting pod is not free.
         return Mib(min(0, free_mib)) if found.kept_for else free_mib

@@ -67,6 +67,11 @@ class Card:
         shareable = max(0, self.total_mib - self.reserved_mib)
         return Mib(shareable - shareable % SHARE_GRANULE_MIB)
 
+    @property
+    def most_limits_mib(self) -> Mib:
+        """What limits may add up to; without limits of its own, what is guaranteed is the limit."""
+        return self.limits_mib or self.capacity_mib
+
 
 class CordonEffect(Enum):
     """What a cordon does to new slices, in the words of Kubernetes' taints."""

@@ -124,6 +124,8 @@ class PlacementSimulation:
         for card in held.by_card if held else ():
             if card in places:
                 cells[places[card]] = False
+        if held is not None and held.borrows:  # it keeps what it may use
+            cells &= self._matrix.limits_mib[: len(cells)] > 0
         leaving = [self._matrix.rows[name] for name in self._leaving]
         cells[leaving] = False
         if self._by_claims:

@@ -67,7 +67,8 @@ class NodeMatrix:
         size, width: rows in use, UNSEEN and rows to be reused included; and columns.
         free_mib: [row, column] MiB; negative if capacity shrank below what pods hold.
         capacity_mib: [row, column] MiB.
-        free_limit_mib: [row, column] how much more the limits of its containers may add up to.
+        limits_mib: [row, column] what the limits of its containers may add up to; 0 without limits.
+        free_limit_mib: [row, column] how much more they may add up to.
         free_cores: [row, column] per cent of the card's compute.
         free_slots: [row, column] how many more containers may share the card.
         pods: [row, column] how many pods hold something of the card.
@@ -94,9 +95,9 @@ class NodeMatrix:
     def _allocate(self, rows: int, width: int) -> None:
         cells = rows, width
         # The rows of a node are written, and read, at once.
-        self._amounts = np.zeros((7, *cells), np.int64)
-        self.free_mib, self.capacity_mib, self.free_limit_mib = self._amounts[:3]
-        self.free_cores, self.free_slots, self.pods, self.model = self._amounts[3:]
+        self._amounts = np.zeros((8, *cells), np.int64)
+        self.free_mib, self.capacity_mib, self.limits_mib, self.free_limit_mib = self._amounts[:4]
+        self.free_cores, self.free_slots, self.pods, self.model = self._amounts[4:]
         self.capacity_mib[:] = 1
         self.state: Codes = np.full(cells, ABSENT, np.int8)
         self.avoided: Flags = np.zeros(cells, np.bool_)
@@ -165,9 +166,9 @@ class NodeMatrix:
         self.state[row] = ABSENT
         if cards:
             here, width = cards_of(cards, self._models), len(cards)
-            amounts = here.free_mib, here.capacity_mib, here.free_limit_mib, here.free_cores
+            amounts = here.free_mib, here.capacity_mib, here.limits_mib, here.free_limit_mib
             self._amounts[:, row, :width] = np.concatenate(
-                (*amounts, here.free_slots, here.pods, here.model)
+                (*amounts, here.free_cores, here.free_slots, here.pods, here.model)
             )
             self.state[row, :width], self.avoided[row, :width] = here.state[0], here.avoided[0]
             self.heat[row, :width] = here.heat[0]

@@ -73,11 +73,13 @@ class CardInfo(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return Mib(self.card.capacity_mib - self.taken_mib)
 
     @property
-    def free_limit_mib(self) -> Mib | None:
-        """How much more the limits of its containers may add up to; None where it has no limits."""
-        if not self.card.limits_mib:
-            return None
-        return Mib(self.card.limits_mib - self.taken_mib - self.held_borrow_mib)
+    def free_limit_mib(self) -> Mib:
+        """How much more the limits of its containers may add up to.
+
+        Limits that were given count for as long as their pods run, also on a card that has lost its
+        limits since.
+        """
+        return Mib(self.card.most_limits_mib - self.taken_mib - self.held_borrow_mib)
 
     @property
     def free_slots(self) -> int:
@@ -85,48 +87,37 @@ class CardInfo(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return self.card.slots - self.held_slots
 
     def with_allocation(self, allocation: CardAllocation, *, pod_uid: str) -> "CardInfo":
-        return structs.replace(
-            self,
-            held_mib=Mib(self.held_mib + allocation.mib),
-            held_cores=self.held_cores + allocation.cores,
-            held_slots=self.held_slots + allocation.slots,
-            held_borrow_mib=Mib(self.held_borrow_mib + allocation.borrow_mib),
-            pods=tuple(sorted({*self.pods, pod_uid})),
-        )
+        pods = tuple(sorted({*self.pods, pod_uid}))
+        return structs.replace(self._holding(allocation), pods=pods)
 
     def without_allocation(self, allocation: CardAllocation, *, pod_uid: str) -> "CardInfo":
-        return structs.replace(
-            self,
-            held_mib=Mib(self.held_mib - allocation.mib),
-            held_cores=self.held_cores - allocation.cores,
-            held_slots=self.held_slots - allocation.slots,
-            held_borrow_mib=Mib(self.held_borrow_mib - allocation.borrow_mib),
-            pods=tuple(uid for uid in self.pods if uid != pod_uid),
-        )
+        pods = tuple(uid for uid in self.pods if uid != pod_uid)
+        return structs.replace(self._holding(allocation, times=-1), pods=pods)
 
     def with_reservation(self, reservation: Reservation, *, closed: bool = False) -> "CardInfo":
         """Return the card with what a Move reserves; *closed* to all but its replacement."""
-        allocation = reservation.allocation
         return structs.replace(
-            self,
-            held_mib=Mib(self.held_mib + allocation.mib),
-            held_cores=self.held_cores + allocation.cores,
-            held_slots=self.held_slots + allocation.slots,
-            reserved_mib=Mib(self.reserved_mib + allocation.mib),
+            self._holding(reservation.allocation),
+            reserved_mib=Mib(self.reserved_mib + reservation.allocation.mib),
             moves=self.moves | {reservation.move},
             kept_for=reservation.move if closed else self.kept_for,
         )
 
     def without_reservation(self, reservation: Reservation) -> "CardInfo":
-        allocation = reservation.allocation
         return structs.replace(
-            self,
-            held_mib=Mib(self.held_mib - allocation.mib),
-            held_cores=self.held_cores - allocation.cores,
-            held_slots=self.held_slots - allocation.slots,
-            reserved_mib=Mib(self.reserved_mib - allocation.mib),
+            self._holding(reservation.allocation, times=-1),
+            reserved_mib=Mib(self.reserved_mib - reservation.allocation.mib),
             moves=self.moves - {reservation.move},
             kept_for="" if self.kept_for == reservation.move else self.kept_for,
+        )
+
+    def _holding(self, allocation: CardAllocation, *, times: int = 1) -> "CardInfo":
+        return structs.replace(
+            self,
+            held_mib=Mib(self.held_mib + times * allocation.mib),
+            held_cores=self.held_cores + times * allocation.cores,
+            held_slots=self.held_slots + times * allocation.slots,
+            held_borrow_mib=Mib(self.held_borrow_mib + times * allocation.borrow_mib),
         )
 
 
@@ -253,6 +244,11 @@ class PodAllocation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def holds_anything(self) -> bool:
         """Whether it holds something, or may hold something."""
         return bool(self.by_card) or self.unplaced is not None
+
+    @property
+    def borrows(self) -> bool:
+        """Whether it may use more of a card than it is guaranteed."""
+        return any(held.borrow_mib for held in self.by_card.values())
 
 
 def allocation_of(pod: PodRecord) -> PodAllocation:

@@ -252,8 +252,8 @@ def _move(context: RoomContext, node: str, planned: PlannedMove) -> Move:
     use = context.use(candidate, pod.card)
     capacity_mib = state.snapshot.nodes[node].cards[pod.card].card.capacity_mib
     return make_move(
+        state,
         candidate,
-        pod.allocation,
         source=(node, pod.card),
         target=(planned.node, planned.card),
         busy_ratio=use or 0.0,

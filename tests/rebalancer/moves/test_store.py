@@ -11,6 +11,7 @@ from fracgpu.cards.card import CardUuid
 from fracgpu.disruption.move import ENDED, UNDER_WAY, Ending
 from fracgpu.errors import WireError
 from fracgpu.state.move_object import MoveMode, MovePhase, RequestedShare, decode_move
+from fracgpu.units import Mib
 from kube.client import KubeClient
 from kube.errors import Conflict, NotFound
 from kube.kinds import CUSTOM_RESOURCE_DEFINITIONS, MOVES
@@ -288,7 +289,7 @@ def test_a_spec_says_who_moves_from_where_to_where_and_why() -> None:
 
 @pytest.mark.parametrize("mode", MoveMode)
 def test_the_decision_can_be_read_back_from_the_spec(mode: MoveMode) -> None:
-    move = a_move(mode=mode, plan="p", method="make-room", cores=30)
+    move = a_move(mode=mode, plan="p", method="make-room", cores=30, limit_mib=Mib(9000))
 
     spec = spec_of(move, a_disruption_state(), policy=ACTIVE, config_hash="", now=NOON)
 
