@@ -81,7 +81,7 @@ def _as_claim(request: Json) -> Json:
     need = PodNeed(containers=(ContainerNeed(name=name, cards=1, mib=Mib(int(parse(mib)))),))
     claims = {"claims": [{"name": names.POD_CLAIM, "request": name}]}
     note = names.GRANTED.replace("/", "~1")
-    steps = [
+    steps: list[Json] = [
         {"op": "replace", "path": "/spec/containers/0/resources", "value": claims},
         {"op": "add", "path": "/spec/resourceClaims", "value": [a_claim_entry()]},
         {"op": "add", "path": f"/metadata/annotations/{note}", "value": granted(need)},
