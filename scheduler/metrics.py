@@ -83,6 +83,7 @@ class WaitReason(Enum):
     TOGETHER = "together"
     OTHER_CARDS = "other_cards"
     OUT_OF_SERVICE = "out_of_service"
+    OTHER_WIRING = "other_wiring"
     NO_CARDS = "no_cards"
     GANG = "gang"  # other pods of its gang, or room for all of them
     REQUEST = "request"  # it cannot be read

@@ -11,7 +11,7 @@ import msgspec
 
 from fracgpu import names
 from fracgpu.cards.card import CardUuid
-from fracgpu.cards.card_class import Vendor, model_key
+from fracgpu.cards.card_class import DEFAULT_VENDOR, model_key
 from fracgpu.device_claims import devices
 from fracgpu.errors import RequestError
 from fracgpu.globs import as_regex
@@ -73,7 +73,7 @@ def suitable(
     Raises:
         RequestError: the pod's models are too many for an expression.
     """
-    vendor = (need.vendor or Vendor.NVIDIA).value
+    vendor = (need.vendor or DEFAULT_VENDOR).value
     parts = [_OURS, f'"{devices.VENDOR}" in {_ATTRIBUTES}']
     parts.append(f"{_ATTRIBUTES}.{devices.VENDOR} == {_literal(vendor)}")
     parts += _of_models(need.models)

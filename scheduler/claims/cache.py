@@ -72,6 +72,11 @@ def decode_observed_pod(body: bytes) -> ObservedPod:
     return UnboundPod(info=pod_info_of(pod), rules=scheduling_constraints_of(pod).node)
 
 
+def any_pod(pod: ObservedPod) -> AnyPod:
+    """Return a pod as those know it who know nothing of claims."""
+    return pod if isinstance(pod, BoundPod) else pod.info
+
+
 def uid_of(pod: ObservedPod) -> str:
     """Return the UID of a pod."""
     return pod.uid if isinstance(pod, BoundPod) else pod.info.record.uid
@@ -84,6 +89,7 @@ class ClaimCache:
         core: its handlers are told of pods and nodes, and its ledger of claims.
         on_pod: called with each change of a pod, as the core is told of it.
         on_due: called with the UID of a pod for whose claim something may have to be done.
+        assignments: whether pods without a claim hold what they were assigned, by the extender.
 
     Attributes:
         pods: the pending pods that name a claim of ours, by UID.
@@ -98,8 +104,10 @@ class ClaimCache:
         *,
         on_pod: Callable[[Change[AnyPod]], None] = lambda _: None,
         on_due: Callable[[str], None] = lambda _: None,
+        assignments: bool = False,
     ) -> None:
         self._core = core
+        self._assignments = assignments
         self._on_pod = on_pod
         self._on_due = on_due
         self.pods: dict[str, UnboundPod] = {}
@@ -124,6 +132,10 @@ class ClaimCache:
         """What holds cards by a claim, each as a pod, for the comparison with the ledger."""
         return self._holders.values()
 
+    def holds(self, uid: str) -> bool:
+        """Report whether a claim is counted under a UID."""
+        return uid in self._holders
+
     # -- changes ---------------------------------------------------------------------------------
 
     def pod_changed(self, change: Change[ObservedPod]) -> None:
@@ -134,8 +146,10 @@ class ClaimCache:
             self._disown(held, change.key.namespace, change.uid)
         if isinstance(pod, BoundPod):
             self._forget_pending(change.uid)
-            allocation = self._allocation_of(self._held.get(pod.uid), pod.uid, pod.node)
-            known: AnyPod = msgspec.structs.replace(pod, allocation=allocation)
+            known: AnyPod = pod
+            if held is not None or not self._assignments:
+                allocation = self._allocation_of(self._held.get(pod.uid), pod.uid, pod.node)
+                known = msgspec.structs.replace(pod, allocation=allocation)
         else:
             self._pending_changed(change, pod)
             known = self._explained(pod.info)

@@ -37,7 +37,7 @@ from kube.errors import (
     TooManyRequests,
 )
 from kube.events import EventLevel, EventRecorder, Regarding
-from kube.kinds import PODS, RESOURCE_CLAIMS, Kind
+from kube.kinds import RESOURCE_CLAIMS, Kind
 from kube.retry import RetryPolicy
 from process.clock import Clock
 from scheduler.claims.cache import ClaimCache, ObservedPod, UnboundPod, uid_of
@@ -48,7 +48,7 @@ from scheduler.metrics import ClaimOutcome
 
 log = structlog.get_logger()
 
-_AT_ONCE: Final = 16  # writes
+_AT_ONCE: Final = 32  # writes
 _TICK_S: Final = 0.25
 _LOOK_S: Final = 2.0  # between two looks for what no event has told
 _SWEEP_S: Final = 30.0  # between two looks for claims whose pod is gone
@@ -284,19 +284,18 @@ class ClaimController:
 
     async def _follow_up(self, pod: UnboundPod, claim: DeviceClaim, progress: _Progress) -> None:
         """Do what is due for a claim of ours that kube-scheduler has not allocated yet."""
+        uid, preemption = uid_of(pod), self._preemptions.of(uid_of(pod), claim)
         held = self._planner.held(pod, without=progress.refused)
-        preemption = self._preemptions.of(uid_of(pod), claim)
         if held is not None and not claim.tolerated.issuperset(held.tolerated):
-            if await self._remove_own(pod, claim, progress):
-                self._on_outcome(ClaimOutcome.REPLACED)
-                await self._create_again(pod, progress)
+            self._preemptions.end(uid)
+            await self._replace(pod, claim, progress)
         elif self._preemptions.is_threat(pod, claim, planned=progress.planned):
             progress.lists -= 0 if claim.open else 1  # it was not refused
-            if await self._remove_own(pod, claim, progress):
-                await self._create_again(pod, progress)
+            await self._replace(pod, claim, progress)
         elif preemption is not None:
             await self._make_room(pod, claim, progress, preemption)
         elif self._is_refused(pod, claim, progress):
+            self._note_refused(pod, claim, progress)
             await self._replace(pod, claim, progress)
         elif claim.open:
             await self._look_again(pod, claim, progress)
@@ -308,8 +307,7 @@ class ClaimController:
             self._cache.explain(pod, self._planner.plan(pod).why)
         kept = self._preemptions.kept_from(pod)
         if claim.excluded - kept and (not kept or self._planner.plan(pod).nodes):
-            if await self._remove_own(pod, claim, progress):
-                await self._create_again(pod, progress)
+            await self._replace(pod, claim, progress)
             return
         if pod.info.unschedulable_since is None:  # there may be room
             return
@@ -349,9 +347,12 @@ class ClaimController:
             if threats or await self._preemptions.evict(preemption):
                 return
             over = True
-        if over or (preemption.free_s is None and self._planner.plan(pod).nodes):
+        if over or (
+            preemption.free_s is None and self._planner.plan(pod, without=progress.refused).nodes
+        ):
             self._preemptions.end(uid_of(pod))
             progress.due_s = None
+            self._note_refused(pod, claim, progress)
             await self._replace(pod, claim, progress)
 
     def _threats_to(self, preemption: Preemption) -> list[str]:
@@ -433,8 +434,8 @@ class ClaimController:
                 need,
                 plan.cards,
                 card_class=info.card_class,
-                tolerated=plan.tolerated,
                 but=self._preemptions.kept_from(pod),
+                tolerated=plan.tolerated,
             )
             async with asyncio.timeout(self._limit_s):
                 created = await self._api.create(RESOURCE_CLAIMS, body, namespace=record.namespace)
@@ -460,17 +461,18 @@ class ClaimController:
                 self._cache.explain(pod, plan.why)
                 self._tell(info, EventReason.WAITING, f"waiting for a card: {plan.why}")
 
-    async def _replace(self, pod: UnboundPod, claim: DeviceClaim, progress: _Progress) -> None:
-        """Delete a claim that nothing was allocated for, and make another."""
+    def _note_refused(self, pod: UnboundPod, claim: DeviceClaim, progress: _Progress) -> None:
         # What fits and was listed is refused for something else, such as affinity to other pods.
         self._forget(pod)
         listed = self._cache.nodes_of(claim)
         progress.refused |= listed.intersection(self._planner.plan(pod).nodes)
-        if await self._remove_own(pod, claim, progress):
-            self._on_outcome(ClaimOutcome.REPLACED)
-            await self._create_again(pod, progress)
 
-    async def _create_again(self, pod: UnboundPod, progress: _Progress) -> None:
+    async def _replace(self, pod: UnboundPod, claim: DeviceClaim, progress: _Progress) -> None:
+        """Delete a claim that nothing was allocated for, and make another."""
+        self._forget(pod)
+        if not await self._remove_own(pod, claim, progress):
+            return
+        self._on_outcome(ClaimOutcome.REPLACED)
         now = self._cache.pods.get(uid_of(pod))
         if now is not None and self._leads():
             await self._create(now, progress)
@@ -567,7 +569,7 @@ class ClaimController:
         self._event(victim, EventReason.PREEMPTED, note)
 
     def _event(self, pod: PodRecord | BoundPod, reason: EventReason, note: str) -> None:
-        where = Regarding(kind=PODS, name=pod.name, namespace=pod.namespace, uid=pod.uid)
+        where = Regarding.pod(pod)
         self._events[pod.uid] = (where, reason, note)
         self._event_wanted.set()
 

@@ -161,7 +161,7 @@ class Preemptions:
         if len(cards) + sum(len(other.cards) for other in self._active()) > _MOST_KEPT:
             return None
         self._begin(pod, room.node, cards, room.victims)
-        self._cache.assume(pod, room.node, choice)
+        self._cache.assume(pod, room.node, choice, move="")
         leaving = counted(len(room.victims), "pod")
         return Plan(
             nodes=(room.node,),
