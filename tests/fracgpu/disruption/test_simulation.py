@@ -84,15 +84,13 @@ def test_no_card_is_a_target_on_a_node_that_an_autoscaler_removes() -> None:
 
 def test_a_pod_is_moved_within_its_own_wiring() -> None:
     plain, claims = a_node("n2", COOL_CARD), replace(a_node("n3", "GPU-c"), identity="claims")
-    nodes = [a_node("n1", HOT_CARD), plain, claims]
-    of_claim = "fracgpu-0123456789"
-    for pod, wanted in ((replica(), "n2"), (replica(device_claim=of_claim), "n3")):
-        simulation = PlacementSimulation(a_disruption_state(pods=[pod], nodes=nodes))
-        found = simulation.nodes_for(pod, ["n2", "n3"])
+    pod = replica()
+    need = pod.info.need
+    assert need is not None
+    by_claim = replica(need=replace(need, by_claim=True))
 
-        others = {target.node for target in simulation.targets(pod)} - {"n1"}
-        assert others == {wanted}
-        assert found.tolist() == [wanted == "n2", wanted == "n3"]
+    assert nodes_for(pod, [a_node("n1", HOT_CARD), plain, claims]) == ["n2"]
+    assert nodes_for(by_claim, [a_node("n1", HOT_CARD), plain, claims]) == ["n3"]
 
 
 def test_every_card_with_room_is_a_target_but_the_pods_own() -> None:
