@@ -1,6 +1,6 @@
 """From what a pod was granted to the ResourceClaim that kube-scheduler allocates."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from fracgpu import names
@@ -49,13 +49,14 @@ def refuse_too_large(need: PodNeed) -> None:
         )
 
 
-def claim_of(
+def claim_of(  # noqa: PLR0913 - the parts of a claim
     pod: PodRecord,
     name: str,
     need: PodNeed,
     cards: Shortlists | None,
     *,
     card_class: str = "",
+    but: Collection[CardUuid] = (),
     tolerated: Sequence[DeviceTaint] = (),
 ) -> dict[str, Any]:
     """Return the ResourceClaim for a pod, ready to be created.
@@ -67,6 +68,7 @@ def claim_of(
         cards: the shortlist of each container; None where no card fits now: then the claim is left
             open, and says which cards would do.
         card_class: the class of the pool catalogue that it was granted; empty without one.
+        but: cards that an open claim leaves out, because they are kept for another pod.
         tolerated: the taints of the cards that are held for the pod.
 
     Raises:
@@ -99,7 +101,7 @@ def claim_of(
                     )
                     if cards is not None
                     else _request(
-                        one, names.DEVICE_CLASS, suitable(need, one, card_class=card_class)
+                        one, names.DEVICE_CLASS, suitable(need, one, card_class=card_class, but=but)
                     )
                     for one in need.containers
                 ]

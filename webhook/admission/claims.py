@@ -1,4 +1,4 @@
-"""What a grant changes in a pod where kube-scheduler allocates the cards (``wiring: claims``).
+"""What a grant changes in a pod of which kube-scheduler allocates the cards (``wiring: claims``).
 
 The pod names a ResourceClaim that does not exist yet, with a request for each container that has a
 share; the leading scheduler creates it. Limits would be counted by kubelet too, and are removed.

@@ -109,6 +109,8 @@ def admit_create(pod: Pod, context: DecisionContext) -> AdmissionResult:
         if translation.request is None:
             _refuse_forged(pod, said, None)
             return Allowed(warnings=(*misplaced, *translation.warnings))
+        if context.wiring_problem:
+            return Denied(message=f"of the pod's namespace, {context.wiring_problem}", dialect=OURS)
         _refuse_node_name(pod)
         _refuse_windows(pod)
         _refuse_foreign_scheduler(translation.foreign_scheduler, config)
@@ -127,7 +129,7 @@ def admit_create(pod: Pod, context: DecisionContext) -> AdmissionResult:
 
 
 def _refuse_others_claims(pod: Pod, sealed: GrantNote | None, context: DecisionContext) -> None:
-    if context.claim:
+    if context.claim or context.claims_served:
         refuse_others_claims(pod, sealed)
 
 
