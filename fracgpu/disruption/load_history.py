@@ -189,7 +189,7 @@ class LoadModel:
             for other in self._owned[self._owner[pod]]
             if other != pod and self._at[other] == self._at[pod]
         )
-        return min(1.0, beside / (self._variance[pod] + _TINY))
+        return float(min(1.0, beside / (self._variance[pod] + _TINY)))
 
     def _doubt(self, pod: int, foreseen: float) -> float:
         """Return what a move must save besides if hours have shown that its pod's load is random.
