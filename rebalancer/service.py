@@ -9,7 +9,7 @@ from functools import partial
 from component.config_watcher import ConfigWatcher
 from component.leader_gate import LeaderGate
 from component.placement_config import watch_strategy
-from component.wiring import Wiring, read_wiring
+from component.wiring import Wiring, read_wirings
 from fracgpu import names
 from fracgpu.disruption.policy import RebalancerPolicy
 from kube.access import connect
@@ -61,11 +61,11 @@ def build(settings: RebalancerSettings, *, base: RebalancerPolicy | None = None)
             server_name=settings.prometheus_server_name,
         )
         async with connect(settings.kubeconfig, user_agent=names.REBALANCER) as client, prometheus:
-            wiring = await read_wiring(client, namespace=settings.namespace, clock=clock)
+            wirings = await read_wirings(client, namespace=settings.namespace, clock=clock)
             yield running(
                 settings,
                 client,
-                by_claims=wiring is Wiring.CLAIMS,
+                by_claims=wirings.serves(Wiring.CLAIMS),
                 base=base or RebalancerPolicy(),
                 prometheus=prometheus,
                 metrics=metrics,

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fracgpu.cards.card import FULL_CORES, Card, Health
-from fracgpu.cards.card_class import Vendor, model_allowed, vendor_of
+from fracgpu.cards.card_class import DEFAULT_VENDOR, Vendor, model_allowed, vendor_of
 from fracgpu.request.need import ContainerNeed, PodNeed
 from fracgpu.state.allocation import CardAllocation
 from fracgpu.state.snapshot import CardInfo, NodeInfo
@@ -49,6 +49,7 @@ class Obstacle(Enum):
     TOGETHER = "too few cards that fit together"
     OTHER_CARDS = "wrong card model or size"
     OUT_OF_SERVICE = "unhealthy or cordoned"
+    OTHER_WIRING = "node with the other wiring"
     NO_CARDS = "no shared cards known"
 
 
@@ -76,6 +77,7 @@ class FitReason(Enum):
     TOO_FEW_CARDS = "too few cards", Obstacle.TOGETHER
     UNHEALTHY = "unhealthy", Obstacle.OUT_OF_SERVICE
     CORDONED = "cordoned by the rebalancer", Obstacle.OUT_OF_SERVICE
+    OTHER_WIRING = "of a node with the other wiring", Obstacle.OTHER_WIRING
     WRONG_VENDOR = "of another vendor", Obstacle.OTHER_CARDS
     WRONG_MODEL = "not a requested model", Obstacle.OTHER_CARDS
     WRONG_CLASS = "not the card size that the share was granted for", Obstacle.OTHER_CARDS
@@ -112,6 +114,7 @@ class Cards(NamedTuple):
     Attributes:
         state: USABLE, ABSENT, or the code of why the card takes no slices whoever asks.
         avoided: the card is taken only where no other fits.
+        by_claims: kube-scheduler allocates the card, to claims.
         heat: how busy it was lately, 0..1; 1 if unknown.
         free_mib: negative if the capacity shrank below what pods hold.
         limits_mib: what the limits of its containers may add up to; 0 where nobody may be given
@@ -127,6 +130,7 @@ class Cards(NamedTuple):
 
     state: Codes
     avoided: Flags
+    by_claims: Flags
     heat: NDArray[np.float64]
     free_mib: IntArray
     capacity_mib: IntArray
@@ -236,8 +240,13 @@ class Rule(NamedTuple):
     of_pod: bool = False
 
 
+def _other_wiring(cards: Cards, need: PodNeed, _: CardRequest) -> _Refused:
+    refused: Flags = cards.by_claims != need.by_claim
+    return refused if refused.any() else False
+
+
 def _wrong_vendor(cards: Cards, need: PodNeed, _: CardRequest) -> _Refused:
-    others = _of_other_vendors(cards.models, need.vendor or Vendor.NVIDIA)
+    others = _of_other_vendors(cards.models, need.vendor or DEFAULT_VENDOR)
     if others is None:
         return False  # nearly every cluster
     refused: Flags = others[cards.model]
@@ -287,6 +296,7 @@ def _no_free_slot(cards: Cards, _: PodNeed, asked: CardRequest) -> _Refused:
 
 
 RULES: Final = (
+    Rule(FitReason.OTHER_WIRING, _other_wiring, of_pod=True),
     Rule(FitReason.WRONG_VENDOR, _wrong_vendor, of_pod=True),
     Rule(FitReason.WRONG_MODEL, _wrong_model, of_pod=True),
     Rule(FitReason.WRONG_CLASS, _wrong_class),
@@ -351,6 +361,7 @@ def cards_of(infos: Collection[CardInfo], models: dict[str, int] | None = None) 
         [
             np.array([state], np.int8),
             np.array([avoided], np.bool_),
+            np.array([[info.by_claims for info in infos]], np.bool_),
             np.array([[info.heat for info in infos]], np.float64),
             *np.array(amounts, np.int64).reshape(1, -1, 8).transpose(2, 0, 1),
             tuple(numbers),

@@ -75,6 +75,7 @@ class NodeMatrix:
         heat: [row, column] how busy the card was lately, 0..1; 1 if unknown.
         state: [row, column] USABLE, ABSENT, or the code of why the card takes no slices.
         avoided: [row, column] the card is taken only where no other fits.
+        by_claims: [row, column] kube-scheduler allocates the card, to claims.
         model: [row, column] index into *models*.
         node_state: [row] SHARES, UNKNOWN, or the code of why the node shares nothing.
     """
@@ -101,6 +102,7 @@ class NodeMatrix:
         self.capacity_mib[:] = 1
         self.state: Codes = np.full(cells, ABSENT, np.int8)
         self.avoided: Flags = np.zeros(cells, np.bool_)
+        self.by_claims: Flags = np.zeros(cells, np.bool_)
         self.heat = np.zeros(cells, np.float64)
         self.node_state = np.full(rows, UNKNOWN, np.int8)
         self.changed = np.zeros(rows, np.int64)
@@ -172,6 +174,7 @@ class NodeMatrix:
             )
             self.state[row, :width], self.avoided[row, :width] = here.state[0], here.avoided[0]
             self.heat[row, :width] = here.heat[0]
+            self.by_claims[row, :width] = here.by_claims[0]
         self._touch(row)
 
     def _drop(self, name: str) -> None:
@@ -217,7 +220,7 @@ class NodeMatrix:
 
     def cards(self, rows: IntArray | slice) -> Cards:
         """Return the cards of some rows."""
-        here = self.state[rows], self.avoided[rows], self.heat[rows]
+        here = self.state[rows], self.avoided[rows], self.by_claims[rows], self.heat[rows]
         return Cards._make([*here, *self._amounts[:, rows], self.models])
 
     def uuids(self, row: int) -> tuple[CardUuid, ...]:

@@ -147,7 +147,11 @@ class ContainerNeed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodNeed:
-    """A request in MiB, the input of placement."""
+    """A request in MiB, the input of placement.
+
+    Attributes:
+        by_claim: its cards are allocated by kube-scheduler, to a claim that the pod names.
+    """
 
     containers: tuple[ContainerNeed, ...]
     vendor: Vendor | None = None
@@ -155,10 +159,13 @@ class PodNeed:
     strategy: Strategy | None = None
     topology: Topology | None = None
     isolation: tuple[Isolation, ...] = ()
+    by_claim: bool = False
 
 
 # What a pod asks for as a whole is said by a request as by the need that is made of it.
-_OF_POD: Final = tuple(field.name for field in fields(PodNeed) if field.name != "containers")
+_OF_POD: Final = tuple(
+    field.name for field in fields(PodNeed) if field.name not in ("containers", "by_claim")
+)
 
 
 def need_of(request: PodRequest, containers: Sequence[ContainerNeed]) -> PodNeed:

@@ -45,6 +45,7 @@ class CardInfo(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         unplaced_mib: what pods of the node with an unreadable assignment may hold: it may be on
             any of the node's cards, so it is counted on each of them.
         heat: how busy the card was lately, 0..1; 1 if unknown, since unknown is never cool.
+        by_claims: kube-scheduler allocates it, to claims.
     """
 
     card: Card
@@ -61,6 +62,7 @@ class CardInfo(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     foreign_mib: Mib = Mib(0)
     unplaced_mib: Mib = Mib(0)
     heat: float = 1.0
+    by_claims: bool = False
 
     @property
     def taken_mib(self) -> int:
@@ -358,6 +360,7 @@ def build_node_info(
             foreign_mib=node.foreign.get(uuid, _NO_MIB),
             unplaced_mib=Mib(min(unplaced_mib, card.capacity_mib)) if unplaced_mib else _NO_MIB,
             heat=heat.get(uuid, 1.0),
+            by_claims=node.by_claims,
         )
     info = NodeInfo(node=node, cards=MappingProxyType(cards), heat=heat)
     return info.with_claims(reservations, kept)

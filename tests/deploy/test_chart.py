@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -519,6 +519,47 @@ def test_the_claims_wiring_has_no_scheduler_of_ours_and_no_right_to_place_a_pod(
     } - {("pods/eviction", "create")}
 
 
+@pytest.mark.parametrize("wiring", ["devicePlugin+claims", "claims+devicePlugin"])
+def test_with_both_wirings_there_is_what_each_of_them_needs(wiring: str) -> None:
+    def rules_in(found: Iterable[Json]) -> set[tuple[str, str, str]]:
+        return {
+            (one["metadata"]["name"], resource, verb)
+            for one in found
+            if one["kind"] in ("Role", "ClusterRole")
+            for rule in one.get("rules") or []
+            for resource in rule["resources"]
+            for verb in rule["verbs"]
+        }
+
+    def kinds_in(found: Iterable[Json]) -> set[tuple[str, str]]:
+        return {(one["kind"], one["metadata"]["name"]) for one in found}
+
+    both = rendered({"wiring": wiring})
+    each = [rendered({"wiring": one}) for one in wiring.split("+")]
+
+    assert rules_in(both) == rules_in(each[0]) | rules_in(each[1])
+    assert kinds_in(both) == kinds_in(each[0]) | kinds_in(each[1])
+    (config,) = (one for one in both if one["metadata"]["name"] == "fracgpu-config")
+    assert config["data"]["wiring"] == wiring
+
+
+def test_the_roles_restart_where_the_wiring_changes() -> None:
+    """Each reads it when it starts."""
+
+    def marks_in(wiring: str) -> dict[str, str]:
+        return {
+            one["metadata"]["name"]: one["spec"]["template"]["metadata"]["annotations"][
+                "checksum/wiring"
+            ]
+            for one in rendered({"wiring": wiring})
+            if one["kind"] in ("Deployment", "DaemonSet")
+        }
+
+    before, after = marks_in("devicePlugin"), marks_in("devicePlugin+claims")
+    assert before.keys() == after.keys()
+    assert not set(before.values()) & set(after.values())
+
+
 @pytest.mark.parametrize(
     ("values", "version", "reason"),
     [
@@ -526,6 +567,7 @@ def test_the_claims_wiring_has_no_scheduler_of_ours_and_no_right_to_place_a_pod(
         ({"scheduler": {"mode": "cluster"}}, "1.36.2", "scheduler.mode is cluster with wiring"),
         ({"wiring": "both"}, "1.36.2", "wiring"),
         ({"mps": {"enabled": True}}, "1.36.2", "leave mps.enabled out"),
+        ({"deviceplugin": {"readAsNode": True}}, "1.36.2", "leave deviceplugin.readAsNode out"),
     ],
 )
 def test_where_claims_cannot_work_the_chart_says_why(

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
+from fracgpu import names
 from fracgpu.cards.card import Card, CardUuid, Cordon, CordonEffect, Health, NodeCards
 from fracgpu.cards.card_class import CardClass, Vendor, model_allowed
 from fracgpu.disruption.room.card_table import CardTable
@@ -84,6 +85,7 @@ POD: Final[Mapping[str, st.SearchStrategy[Any]]] = {
     "strategy": st.sampled_from([None, *Strategy]),
     "topology": st.sampled_from([None, None, *CardTopology]),
     "isolation": st.sampled_from([(), *((isolation,) for isolation in Isolation)]),
+    "by_claim": st.sampled_from([False, False, True]),
 }
 
 
@@ -142,6 +144,7 @@ def nodes(draw: st.DrawFn, name: str) -> NodeCards:
         heat=draw(st.dictionaries(some, st.sampled_from([0.0, 0.9]), max_size=2)),
         foreign=draw(st.dictionaries(some, st.integers(1, 80).map(Mib), max_size=odd)),
         load_time=NOON,
+        identity=draw(st.sampled_from(["nri", "", names.IDENTITY_CLAIMS])),
     )
 
 
@@ -190,6 +193,7 @@ def card_takes(info: CardInfo, need: PodNeed, here: Sequence[ContainerNeed]) -> 
         card.health is Health.HEALTHY
         and not info.cordoned
         and not info.kept_for
+        and info.by_claims == need.by_claim
         and card.model.startswith("AMD") == (need.vendor is Vendor.AMD)
         and model_allowed(card.model, globs=need.models)
         and all(
@@ -390,7 +394,7 @@ def test_many_nodes_at_once_are_told_what_each_is_told_alone(
 @given(data=st.data())
 def test_a_need_has_every_fact_of_its_request(data: st.DataObject) -> None:
     """What placement has to know of a request is a field of the same name in the need."""
-    of_pod = names_of(PodNeed) - {"containers"}
+    of_pod = names_of(PodNeed) - {"containers", "by_claim"}  # which the webhook decides
     assert of_pod <= set(PodRequest.__struct_fields__)
     facts = {name: data.draw(POD[name]) for name in of_pod}
     part = SliceRequest(
@@ -459,8 +463,8 @@ def test_a_card_that_is_kept_for_another_pod_is_closed() -> None:
     assert found.refusals == {CardUuid("a"): FitReason.CORDONED}
 
 
-def test_every_reason_is_one_of_seven_obstacles() -> None:
-    assert len(Obstacle) == 7
+def test_every_reason_is_one_of_eight_obstacles() -> None:
+    assert len(Obstacle) == 8
     assert {reason.obstacle for reason in FitReason} == set(Obstacle)
     assert [reason.code for reason in FitReason] == list(range(1, len(FitReason) + 1))
 

@@ -131,34 +131,6 @@ async def test_a_move_that_somebody_deleted_is_forgotten(
     assert store.records == ()
 
 
-async def test_a_forgotten_move_is_gone(kube: KubeClient, store: MoveStore) -> None:
-    stored = await store.put(RECORD)
-
-    await store.forget(stored)
-    await store.forget(stored)  # somebody else was quicker
-
-    assert store.records == ()
-    with pytest.raises(NotFound):
-        await kube.get(MOVES, RECORD.id)
-
-
-async def test_nothing_is_written_where_the_guard_objects(
-    kube: KubeClient, store: MoveStore
-) -> None:
-    def guard() -> None:
-        raise PermissionError
-
-    stored = await store.put(RECORD)
-    guarded = MoveStore(kube.guarded(guard))
-    await guarded.load()
-
-    for write in (guarded.put, guarded.forget):
-        with pytest.raises(PermissionError):
-            await write(stored)
-    (found,) = guarded.records
-    assert same(found, stored)
-
-
 THERE = a_replacement("pod-y", "uid-y", node="n2", card=CardUuid("GPU-x"))
 
 
