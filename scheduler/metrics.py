@@ -69,6 +69,7 @@ class ClaimOutcome(Enum):
     REPLACED = "replaced"  # kube-scheduler could take none of the cards
     TAKEN = "taken"  # somebody else made a claim of that name
     REFUSED = "refused"  # no claim can be made for the pod
+    WITHHELD = "withheld"  # by the quota of the namespace
     FAILED = "failed"  # the API server refused, or did not answer
     REMOVED = "removed"  # its pod is gone
 

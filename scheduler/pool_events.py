@@ -8,7 +8,6 @@ from fracgpu.cards.card import NodeCards
 from fracgpu.request.grant_note import GrantNote, read_grant_note
 from fracgpu.state.pod_info import PodInfo
 from kube.events import EventRecorder, Regarding
-from kube.kinds import PODS
 from process.clock import Clock
 
 REASON: Final = "WaitingForNodePool"
@@ -66,7 +65,9 @@ class PoolEvents:
             note = read_grant_note(pod.annotations.get(names.GRANTED, ""))
             # With a node of the class it is a matter of room, which the extender's answer tells.
             if note is not None and note.data.for_pool and note.data.card_class not in classes:
-                await self._recorder.emit(_pod(pod), reason=REASON, note=_words(note))
+                await self._recorder.emit(
+                    Regarding.pod(pod.record), reason=REASON, note=_words(note)
+                )
 
     async def _look_for_wirings(self, waiting: Mapping[str, PodInfo]) -> None:
         """Tell the pods whose wiring no node has; kube-scheduler says that something is missing."""
@@ -79,12 +80,9 @@ class PoolEvents:
                 self._without_node.add(uid)
                 if uid not in before:
                     note = _no_node(by_claim=pod.need.by_claim)
-                    await self._recorder.emit(_pod(pod), reason=NO_NODE_OF_WIRING, note=note)
-
-
-def _pod(pod: PodInfo) -> Regarding:
-    record = pod.record
-    return Regarding(kind=PODS, name=record.name, namespace=record.namespace, uid=record.uid)
+                    await self._recorder.emit(
+                        Regarding.pod(pod.record), reason=NO_NODE_OF_WIRING, note=note
+                    )
 
 
 def _no_node(*, by_claim: bool) -> str:

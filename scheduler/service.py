@@ -17,8 +17,9 @@ from component.refused_config import RefusedConfigReporter
 from component.wiring import Wiring, read_wirings
 from fracgpu.cards.card import NodeCards
 from fracgpu.device_claims.claim import decode_claim
-from fracgpu.k8s.disruption_budget import read_budget
+from fracgpu.k8s.disruption_budget import PodDisruptionBudget, read_budget
 from fracgpu.k8s.pod import LIVE_PODS
+from fracgpu.k8s.workloads.quota import read_quota
 from fracgpu.request.need import Strategy
 from fracgpu.state.bound_pod import BoundPod
 from fracgpu.state.move_object import decode_move
@@ -28,7 +29,7 @@ from kube.access import connect
 from kube.client import KubeClient
 from kube.events import EventRecorder
 from kube.informer import Change, Informer
-from kube.kinds import MOVES, NODES, PDBS, PODS, RESOURCE_CLAIMS
+from kube.kinds import MOVES, NODES, PDBS, PODS, RESOURCE_CLAIMS, RESOURCE_QUOTAS
 from kube.leader_election import LeaderElector, LeaseDurations, LeaseNotes
 from process.clock import Clock, SystemClock
 from process.event_loop import longest_pause_s
@@ -45,6 +46,8 @@ from scheduler.cache.pod_marker import PodMarker
 from scheduler.claims.cache import ClaimCache, any_pod, decode_observed_pod
 from scheduler.claims.controller import ClaimController
 from scheduler.claims.planner import ClaimPlanner
+from scheduler.claims.preemption import Preemptions
+from scheduler.claims.quota import ClaimQuota
 from scheduler.core import SchedulerCore
 from scheduler.extender.api import pending_only
 from scheduler.extender.bind import Binder
@@ -162,6 +165,17 @@ class _Shared:
             "election": self.leader_gate.run,
         }
 
+    def preemptor(self, budgets: Informer[PodDisruptionBudget]) -> Preemptor:
+        """Return who chooses victims."""
+        return Preemptor(
+            self.core.ledger,
+            self.core.bound_pods,
+            self.core.matrix,
+            budgets=lambda: tuple(budgets.items().values()),
+            strategy=lambda: self.config.value,
+            clock=self._clock,
+        )
+
     def upkeep(
         self,
         *,
@@ -257,17 +271,19 @@ class _ClaimParts:
     """What makes claims, and the lists of which kube-scheduler's allocations are counted.
 
     Args:
+        budgets: what nobody is evicted against.
         on_pod: called with each change of a pod.
         both: whether an extender of ours assigns cards as well.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one keyword for each collaborator
         self,
         shared: _Shared,
         settings: SchedulerSettings,
         client: KubeClient,
         clock: Clock,
         *,
+        budgets: Informer[PodDisruptionBudget],
         on_pod: Callable[[Change[AnyPod]], None],
         both: bool = False,
     ) -> None:
@@ -290,10 +306,26 @@ class _ClaimParts:
         self.claims = Informer(
             client, RESOURCE_CLAIMS, decode=decode_claim, on_change=cache.claim_changed
         )
+        self.quotas = Informer(
+            client,
+            RESOURCE_QUOTAS,
+            decode=read_quota,
+            on_change=lambda change: self.controller.quota_changed(change.key.namespace),
+        )
         self.controller = ClaimController(
             client,
             cache,
             ClaimPlanner(shared.core, cache.nodes),
+            Preemptions(
+                client,
+                cache,
+                shared.core,
+                shared.preemptor(budgets),
+                clock=clock,
+                limit_s=settings.bind_timeout_s,
+                on_evicted=lambda *one: self.controller.preempted(*one),  # noqa: PLW0108
+            ),
+            ClaimQuota(cache, lambda: self.quotas.items().values()),
             find=self.pods.get,
             leads=lambda: shared.leader_gate.leads,
             recorder=shared.recorder,
@@ -304,7 +336,12 @@ class _ClaimParts:
 
         self.lists = _Lists(
             tasks={"claims of pods": shared.leader_gate.once_listed(self.controller.run)},
-            watched={"nodes": self.nodes, "pods": self.pods, "claims": self.claims},
+            watched={
+                "nodes": self.nodes,
+                "pods": self.pods,
+                "claims": self.claims,
+                "quotas": self.quotas,
+            },
             nodes=lambda: (node.cards for node in self.nodes.items().values()),
             pods=self._assigned,
             holders=self._holders if both else lambda: cache.holders,
@@ -354,11 +391,13 @@ def _wire(
         resizer.pod_changed(change)
         page.board.pod_changed(change)
 
+    budgets = Informer(client, PDBS, decode=read_budget)
     if both:
-        lists = _ClaimParts(shared, settings, client, clock, on_pod=pod_changed, both=True).lists
+        lists = _ClaimParts(
+            shared, settings, client, clock, budgets=budgets, on_pod=pod_changed, both=True
+        ).lists
     else:
         lists = _extender_lists(core, client, on_pod=pod_changed)
-    budgets = Informer(client, PDBS, decode=read_budget)
     moves = Informer(client, MOVES, decode=read_claims, on_change=lists.move_changed, optional=True)
     tasks = shared.follow(**lists.watched, budgets=budgets, moves=moves)
     tls = None
@@ -473,14 +512,7 @@ def _wire(
                 ),
                 cycles=cycles,
                 gangs=core.gangs,
-                preemptor=Preemptor(
-                    ledger,
-                    core.bound_pods,
-                    core.matrix,
-                    budgets=lambda: tuple(budgets.items().values()),
-                    strategy=lambda: config.value,
-                    clock=clock,
-                ),
+                preemptor=shared.preemptor(budgets),
                 binder=binder,
                 leader_gate=leader_gate,
                 metrics=metrics,
@@ -511,11 +543,15 @@ def _wire_claims(
     """Return the parts where the cluster's kube-scheduler allocates the cards, and asks nobody."""
     shared = _Shared(settings, client, clock, registry, gate)
     core, page, leader_gate = shared.core, shared.page, shared.leader_gate
-    lists = _ClaimParts(shared, settings, client, clock, on_pod=page.board.pod_changed).lists
+    budgets = Informer(client, PDBS, decode=read_budget)
+    parts = _ClaimParts(
+        shared, settings, client, clock, budgets=budgets, on_pod=page.board.pod_changed
+    )
+    lists = parts.lists
     moves = Informer(client, MOVES, decode=read_claims, on_change=lists.move_changed, optional=True)
     return Running(
         tasks={
-            **shared.follow(**lists.watched, moves=moves),
+            **shared.follow(**lists.watched, budgets=budgets, moves=moves),
             **page.tasks(leader_gate),
             **lists.tasks,
             **shared.upkeep(

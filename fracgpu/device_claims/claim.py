@@ -10,7 +10,7 @@ import msgspec
 from fracgpu import names
 from fracgpu.cards.card import CardUuid
 from fracgpu.device_claims import devices
-from fracgpu.device_claims.selectors import listed_cards
+from fracgpu.device_claims.selectors import excluded_cards, listed_cards
 from fracgpu.device_claims.taints import DeviceTaint
 from fracgpu.errors import WireError, decode_wire
 from fracgpu.k8s.pod import OwnerReference
@@ -36,6 +36,7 @@ class DeviceRequest(msgspec.Struct, frozen=True, kw_only=True):
         name: ours are named after the container.
         amounts: what is requested of each card; None where the claim says none.
         cards: its shortlist, the best first; empty for an open request.
+        excluded: the cards that an open request leaves out.
         plain: of no other form than ours.
         tolerated: the taints of ours that it tolerates.
     """
@@ -45,6 +46,7 @@ class DeviceRequest(msgspec.Struct, frozen=True, kw_only=True):
     cards_wanted: int = 1
     amounts: CardAllocation | None = None
     cards: tuple[CardUuid, ...] = ()
+    excluded: frozenset[CardUuid] = frozenset()
     plain: bool = True
     tolerated: tuple[DeviceTaint, ...] = ()
 
@@ -115,6 +117,16 @@ class DeviceClaim(msgspec.Struct, frozen=True, kw_only=True):
     def open(self) -> bool:
         """Whether some request has no shortlist."""
         return not all(request.cards for request in self.requests)
+
+    @property
+    def cards(self) -> frozenset[CardUuid]:
+        """The cards that it lists."""
+        return frozenset(card for request in self.requests for card in request.cards)
+
+    @property
+    def excluded(self) -> frozenset[CardUuid]:
+        """The cards that it leaves out."""
+        return frozenset(card for request in self.requests for card in request.excluded)
 
     @property
     def first_choice(self) -> Assignment:
@@ -318,6 +330,7 @@ def _request(wire: _Request) -> DeviceRequest:
         cards_wanted=exactly.count,
         amounts=None if amounts is None else _amounts_of(amounts),
         cards=listed_cards(expressions[0]) if len(expressions) == 1 else (),
+        excluded=excluded_cards(expressions[0]) if len(expressions) == 1 else frozenset(),
         plain=exactly.allocation_mode in ("", "ExactCount") and not exactly.admin_access,
         tolerated=tuple(
             DeviceTaint(one.key, one.value)

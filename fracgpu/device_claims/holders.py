@@ -54,10 +54,18 @@ def _with(
     return replace(pod, record=record)
 
 
-def describe_claim(pod: PodInfo, claim: DeviceClaim | None) -> str:
-    """Return in words how far the claim of a waiting pod has come; empty for a pod without one."""
+def describe_claim(pod: PodInfo, claim: DeviceClaim | None, *, withheld: str = "") -> str:
+    """Return in words how far the claim of a waiting pod has come; empty for a pod without one.
+
+    Args:
+        pod: the pod.
+        claim: the claim that it names; None if there is none yet.
+        withheld: why it is not made for now; empty if it is.
+    """
     if not pod.device_claim:
         return ""
+    if claim is None and withheld:
+        return f"claim {pod.device_claim} is not made: {withheld}"
     if claim is None:
         return f"claim {pod.device_claim} is not made yet; the leading scheduler makes it"
     if claim.holder != pod.record.uid:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fracgpu.cards.card import FULL_CORES, Card, Health
-from fracgpu.cards.card_class import Vendor, model_allowed, vendor_of
+from fracgpu.cards.card_class import DEFAULT_VENDOR, Vendor, model_allowed, vendor_of
 from fracgpu.request.need import ContainerNeed, PodNeed
 from fracgpu.state.allocation import CardAllocation
 from fracgpu.state.snapshot import CardInfo, NodeInfo
@@ -246,7 +246,7 @@ def _other_wiring(cards: Cards, need: PodNeed, _: CardRequest) -> _Refused:
 
 
 def _wrong_vendor(cards: Cards, need: PodNeed, _: CardRequest) -> _Refused:
-    others = _of_other_vendors(cards.models, need.vendor or Vendor.NVIDIA)
+    others = _of_other_vendors(cards.models, need.vendor or DEFAULT_VENDOR)
     if others is None:
         return False  # nearly every cluster
     refused: Flags = others[cards.model]

@@ -72,6 +72,7 @@ class PodInfo:
         gated: a scheduling gate keeps kube-scheduler from trying it.
         pod_group: the PodGroup (``scheduling.k8s.io``) that it belongs to; empty without one.
         gang: the pods with which it is to be placed at once; None if there are none.
+        preempts: pods of lower priority may be evicted for it (``preemptionPolicy``).
     """
 
     record: PodRecord
@@ -104,6 +105,7 @@ class PodInfo:
     gated: bool = False
     pod_group: str = ""
     gang: Gang | None = None
+    preempts: bool = True
 
     @property
     def card_class(self) -> str:
@@ -197,6 +199,7 @@ def pod_info_of(pod: Pod) -> PodInfo:
         gated=bool(spec.scheduling_gates),
         pod_group=(spec.scheduling_group and spec.scheduling_group.pod_group_name) or "",
         gang=_gang_of(annotations),
+        preempts=spec.preemption_policy != "Never",
     )
 
 

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from fracgpu import names
-from fracgpu.device_claims.claims import Shortlists, shortlists, too_large
+from fracgpu.device_claims.claims import Shortlists, refuse_too_large, shortlists
 from fracgpu.device_claims.taints import DeviceTaint, kept_for, reserved_by
+from fracgpu.errors import RequestError
 from fracgpu.k8s.node_affinity import NodeRules
 from fracgpu.k8s.scheduling.node_filters import CORDONED
 from fracgpu.k8s.scheduling.objects import SchedulingNode
@@ -53,7 +54,11 @@ def why_no_claim(pod: PodInfo) -> str:
         return pod.need_problem or "the pod has a claim of FracGPU's, and no grant"
     if pod.in_gang:
         return "gangs are not placed where kube-scheduler allocates the cards (wiring: claims)"
-    return too_large(pod.need)
+    try:
+        refuse_too_large(pod.need)
+    except RequestError as error:
+        return str(error)
+    return ""
 
 
 class ClaimPlanner:
@@ -71,12 +76,7 @@ class ClaimPlanner:
     def plan(self, pod: UnboundPod, *, without: Collection[str] = ()) -> Plan:
         """Return the best cards for a pod, of which none is on a node in *without*."""
         info = pod.info
-        labels = _wanted_labels(info)
-        candidates = tuple(
-            name
-            for name, node in self._nodes.items()
-            if name not in without and _takes(node, pod.rules, labels)
-        )
+        candidates = self.candidates(pod, without=without)
         held = self._core.held_for(info, candidates)
         if held is not None and self._has_host(info, held.placement.node):
             return _of_held(info, held)
@@ -96,6 +96,15 @@ class ClaimPlanner:
             return Plan(nodes=tuple(choices), choice=in_order[0], cards=shortlists(in_order))
         why = _NO_HOST if ranked else self._core.extender.filter(args).reason or _NO_NODE
         return Plan(choice={}, cards=None, why=why)
+
+    def candidates(self, pod: UnboundPod, *, without: Collection[str] = ()) -> tuple[str, ...]:
+        """Return the nodes that a pod may run on, whatever is free there."""
+        labels = _wanted_labels(pod.info)
+        return tuple(
+            name
+            for name, node in self._nodes.items()
+            if name not in without and _takes(node, pod.rules, labels)
+        )
 
     def held(self, pod: UnboundPod, *, without: Collection[str]) -> Plan | None:
         """Return what a claim has to list because Moves hold cards for the pod; None if none do."""

@@ -7,7 +7,8 @@ from typing import Final
 import msgspec
 
 from fracgpu import names
-from fracgpu.cards.card_class import CardClass, SelectedNodes, Vendor
+from fracgpu.cards.card_class import DEFAULT_VENDOR, CardClass, SelectedNodes, Vendor
+from fracgpu.device_claims.claims import refuse_too_large
 from fracgpu.errors import RequestError, shorten
 from fracgpu.k8s.node_affinity import (
     ANY_NODE,
@@ -38,7 +39,6 @@ from webhook.admission.claims import (
     claim_edits,
     limits_to_remove,
     refuse_others_claims,
-    refuse_too_large,
     refuse_unsupported,
     side_by_side,
     specs_as_granted,
@@ -364,7 +364,7 @@ def _granted_before(
     request: PodRequest, classes: Sequence[CardClass], sealed: GrantNote
 ) -> Grant | None:
     # A grant of AMD's cards has the annotation by now.
-    request = msgspec.structs.replace(request, vendor=request.vendor or Vendor.NVIDIA)
+    request = msgspec.structs.replace(request, vendor=request.vendor or DEFAULT_VENDOR)
     # Classes differ in size, which alone rules out nearly all others.
     size_mib = sealed.data.class_mib
     for card_class in classes:

@@ -111,6 +111,28 @@ def test_a_card_that_could_be_limited_does_not_lose_its_promises_with_the_driver
     assert node.limiter.promised(POD, SLICES) == limits
 
 
+@pytest.mark.parametrize(
+    "annotations",
+    [
+        pytest.param({names.ISOLATION: "kernel"}, id="its pod insists on limits"),
+        pytest.param({names.WIRED: '{"train":{"isolation":"kernel"}}'}, id="its pod was told so"),
+    ],
+)
+def test_a_new_agent_keeps_the_promise_for_a_card_that_cannot_be_limited_any_more(
+    tmp_path: Path, annotations: dict[str, str]
+) -> None:
+    node = a_limited_node(tmp_path)
+    node.driver.troubles[CardUuid("GPU-b")] = "the driver is gone"
+    Path(node.group(CONTAINER.cgroups_path)).mkdir(parents=True)
+    pod = a_pod(assigned={"train": [("GPU-a", 1000), ("GPU-b", 300)]}, annotations=annotations)
+
+    promised = node.limiter.limits_of(CONTAINER, pod)
+
+    assert [limit.card for limit in promised] == ["GPU-a", "GPU-b"]
+    with pytest.raises(EnforcementError, match="GPU-b cannot be limited: driver: GPU-b: the dri"):
+        node.limiter.verify(CONTAINER, promised[1])
+
+
 def test_what_the_node_says_is_known_once_every_card_was_probed(tmp_path: Path) -> None:
     node = a_limited_node(tmp_path)
     assert node.limiter.unlimited is None

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
@@ -103,7 +103,7 @@ async def test_where_nothing_fits_the_claim_is_open_and_an_event_says_why() -> N
     harness = ClaimsHarness(api)
 
     api.put_pod(a_pod("p", 9_000))
-    async with running(harness):
+    async with harness.running():
         await harness.clock.advance(0.9)
 
     assert claim_of(api, "p").open
@@ -232,7 +232,7 @@ async def test_a_claim_of_somebody_else_is_reported_and_left_alone() -> None:
     api.put_claim(thief)
     api.put_pod(a_pod("p"))
 
-    async with running(harness):
+    async with harness.running():
         await harness.clock.advance(0.9)
 
     ((pod, reason, note),) = harness.recorder.events
@@ -246,7 +246,7 @@ async def test_a_claim_of_somebody_else_is_reported_and_left_alone() -> None:
     [
         (a_pod("p", annotations={"fracgpu.io/gang": "g/2"}), "gangs are not placed"),
         (a_pod("p", annotations={"fracgpu.io/placement": "tight"}), "fracgpu.io/placement"),
-        (a_pod("p", 1, cards=33), "a claim has at most 32"),
+        (a_pod("p", 1, cards=33), "want at most 32, as many devices as a ResourceClaim can have"),
     ],
 )
 async def test_a_pod_that_can_have_no_claim_is_told_why(pod: dict[str, Any], why: str) -> None:
@@ -254,7 +254,7 @@ async def test_a_pod_that_can_have_no_claim_is_told_why(pod: dict[str, Any], why
     harness = ClaimsHarness(api)
 
     api.put_pod(pod)
-    async with running(harness):
+    async with harness.running():
         await harness.clock.advance(30.0)
 
     ((_, reason, note),) = harness.recorder.events
@@ -292,7 +292,7 @@ async def test_a_write_that_fails_is_tried_again(fault: Fault, many: int) -> Non
     harness = ClaimsHarness(api)
     api.faults = [fault] * many
 
-    async with running(harness):
+    async with harness.running():
         api.put_pod(a_pod("p"))
         for _ in range(many + 1):
             await asyncio.sleep(0.25)  # the timeout of a request is in real time
@@ -307,7 +307,7 @@ async def test_a_server_that_is_busy_is_not_asked_more_often() -> None:
     harness = ClaimsHarness(api)
     api.faults = [busy] * 100
 
-    async with running(harness):
+    async with harness.running():
         api.put_pod(a_pod("p"))
         await harness.clock.advance(60.0)
 
@@ -374,7 +374,7 @@ async def test_two_controllers_make_one_claim_for_each_pod() -> None:
     for at in range(8):
         api.put_pod(a_pod(f"p{at}"))
 
-    async with running(both[0]), running(both[1]):
+    async with both[0].running(), both[1].running():
         for _ in range(4):
             await both[0].clock.advance(1.0)
             await both[1].clock.advance(1.0)
@@ -416,7 +416,7 @@ async def test_a_burst_gets_all_its_claims_and_others_have_their_turns() -> None
             between_turns.append(len(api.writes))
             await asyncio.sleep(0)
 
-    async with running(harness), asyncio.TaskGroup() as group:
+    async with harness.running(), asyncio.TaskGroup() as group:
         for at in range(200):
             api.put_pod(a_pod(f"p{at}", 3_000))
         turns = group.create_task(others(), name="others")
@@ -426,16 +426,7 @@ async def test_a_burst_gets_all_its_claims_and_others_have_their_turns() -> None
 
     assert len(api.claims) == 200
     assert sum(claim_of(api, f"p{at}").open for at in range(200)) == 40
-    assert max(later - at for at, later in itertools.pairwise(between_turns)) <= 16
-
-
-@contextlib.asynccontextmanager
-async def running(harness: ClaimsHarness) -> AsyncIterator[None]:
-    async with asyncio.TaskGroup() as group:
-        task = group.create_task(harness.controller.run(), name="controller")
-        await harness.clock.advance(0.0)
-        yield
-        task.cancel()
+    assert max(later - at for at, later in itertools.pairwise(between_turns)) <= 32
 
 
 def a_replacement(name: str) -> Json:

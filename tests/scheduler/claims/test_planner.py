@@ -8,10 +8,12 @@ import pytest
 
 from fracgpu.device_claims.taints import kept_for, reserved_by
 from fracgpu.state.move_object import MoveObject
+from fracgpu.state.pod_info import PodInfo
 from scheduler.claims.cache import UnboundPod
 from scheduler.claims.planner import ClaimPlanner, Plan, why_no_claim
 from tests.fakes.clock import NOON
 from tests.scheduler.claims.harness import ClaimsHarness, a_pod, an_api
+from tests.support.core import a_need, a_pod_need, a_record
 from tests.support.gpu import Json, some_cards
 from tests.support.moves import a_beneficiary, move_of
 
@@ -21,6 +23,14 @@ def plan_of(harness: ClaimsHarness, pod: Json, *, without: tuple[str, ...] = ())
     unbound: UnboundPod = harness.cache.pods[pod["metadata"]["uid"]]
     assert why_no_claim(unbound.info) == ""
     return ClaimPlanner(harness.core, harness.cache.nodes).plan(unbound, without=without)
+
+
+def test_for_a_pod_that_no_claim_can_hold_none_is_made() -> None:
+    many = a_pod_need(*(a_need(1, name=f"c{number}") for number in range(33)))
+
+    why = why_no_claim(PodInfo(record=a_record("p"), need=many))
+
+    assert why.startswith("the pod is '33 containers with a share'; want at most 32")
 
 
 def test_the_best_of_the_fitting_nodes_are_listed_and_no_more_than_four() -> None:
