@@ -93,7 +93,8 @@ def test_a_pod_with_our_claim_needs_what_its_grant_says() -> None:
 
     assert found.device_claim == "fracgpu-0123456789"
     at_once = replace(init, kind=ContainerKind.APP)
-    assert found.need == replace(granted, containers=(at_once, app)), found.need_problem
+    as_granted = replace(granted, containers=(at_once, app), by_claim=True)
+    assert found.need == as_granted, found.need_problem
     assert [one.kind for one in found.record.containers] == [ContainerKind.INIT, ContainerKind.APP]
 
 
