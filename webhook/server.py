@@ -148,9 +148,10 @@ class RequestGate:
     async def stages(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Track the stage of each connection, and refuse unknown clients."""
         transport = request.transport
-        enter = None if transport is None else self._enter_of(transport)
-        if enter is not None:
-            enter(Stage.JUDGING)
+        descriptor = -1
+        if transport is not None:
+            descriptor = transport.get_extra_info("socket").fileno()
+            self.connections.enter(descriptor, Stage.JUDGING, abort=transport.abort)
         try:
             if self._client_names and (
                 transport is None or _client_name(transport) not in self._client_names
@@ -161,16 +162,13 @@ class RequestGate:
             return await handler(request)
         finally:
             # Of a client that is gone, another connection may have the descriptor by now.
-            if enter is not None and request.transport is transport:
-                enter(Stage.IDLE)
-
-    def _enter_of(self, transport: asyncio.Transport) -> Callable[[Stage], None]:
-        descriptor: int = transport.get_extra_info("socket").fileno()
-        return partial(self.connections.enter, descriptor, abort=transport.abort)
+            if transport is not None and request.transport is transport:
+                self.connections.enter(descriptor, Stage.IDLE)
 
     def _enter(self, request: web.Request, stage: Stage) -> None:
-        if request.transport is not None:
-            self._enter_of(request.transport)(stage)
+        transport = request.transport
+        if transport is not None:
+            self.connections.enter(transport.get_extra_info("socket").fileno(), stage)
 
 
 def _client_name(transport: asyncio.Transport) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -211,14 +210,15 @@ def as_granted(need: PodNeed, granted: Mapping[str, GrantedAmounts]) -> PodNeed:
     So do the requests of a claim. A pod's annotations can be changed by its author, and the grant
     cannot.
     """
-    return replace(need, containers=tuple(_granted(one, granted) for one in need.containers))
+    containers = tuple(_granted(one, granted) for one in need.containers)
+    return msgspec.structs.replace(need, containers=containers)
 
 
 def _granted(need: ContainerNeed, granted: Mapping[str, GrantedAmounts]) -> ContainerNeed:
     amounts = granted.get(need.name)
     if amounts is None:
-        return replace(need, kind=ContainerKind.APP)
-    return replace(
+        return msgspec.structs.replace(need, kind=ContainerKind.APP)
+    return msgspec.structs.replace(
         need,
         kind=ContainerKind.APP,
         cards=amounts.cards,
