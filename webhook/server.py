@@ -182,7 +182,15 @@ _Judge = Callable[[Review, Mapping[str, str]], AdmissionResult]
 
 
 class AdmissionHandler:
-    """Answers AdmissionReviews by the cluster's current state."""
+    """Answers AdmissionReviews by the cluster's current state.
+
+    Each handler answers with 200, or 400 if the body is no review, or 413 if it is too long.
+
+    Attributes:
+        mutate: answers a pod's review.
+        validate: answers a workload's review, never with a patch.
+        mutate_templates: answers a workload's review, never with a refusal.
+    """
 
     def __init__(
         self,
@@ -196,22 +204,18 @@ class AdmissionHandler:
         self._metrics = metrics
         self._clock = clock
         self._log = log.bind()  # made anew for each line otherwise
+        self.mutate = self._handler(self._judge_pod)
+        self.validate = self._handler(partial(self._judge_workload, admit_workload))
+        self.mutate_templates = self._handler(partial(self._judge_workload, grant_templates))
 
-    async def mutate(self, request: web.Request) -> web.Response:
-        """Answer a pod's review: 200, or 400 if the body is no review, or 413 if it is too long."""
-        return await self._handle(request, self._judge_pod)
+    def _handler(self, judge: _Judge) -> Callable[[web.Request], Awaitable[web.Response]]:
+        return partial(self._handle, partial(self._answer, judge))
 
-    async def validate(self, request: web.Request) -> web.Response:
-        """Answer a workload's review like :meth:`mutate`, but never with a patch."""
-        return await self._handle(request, partial(self._judge_workload, admit_workload))
-
-    async def mutate_templates(self, request: web.Request) -> web.Response:
-        """Answer a workload's review like :meth:`mutate`; never with a refusal."""
-        return await self._handle(request, partial(self._judge_workload, grant_templates))
-
-    async def _handle(self, request: web.Request, judge: _Judge) -> web.Response:
+    async def _handle(
+        self, answer: Callable[[bytes], Awaitable[web.Response]], request: web.Request
+    ) -> web.Response:
         try:
-            return await self._gate.answer(request, partial(self._answer, judge))
+            return await self._gate.answer(request, answer)
         except web.HTTPRequestEntityTooLarge as error:
             self._metrics.decided(Decision.TOO_LARGE, duration_s=0)
             log.warning("review_too_large", reason=error.text)
