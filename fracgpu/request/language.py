@@ -119,8 +119,9 @@ def parse_request(
     if not slices:
         _refuse_lonely_keys(annotations)
         return None
-    _refuse_several_cards_of_mps(isolation, slices)
-    _refuse_unenforced_limits(annotations, isolation)
+    if isolation:
+        _refuse_several_cards_of_mps(isolation, slices)
+        _refuse_unenforced_limits(annotations, isolation)
     return PodRequest(
         slices=tuple(slices),
         vendor=_choice(annotations, names.VENDOR, Vendor),
@@ -155,7 +156,7 @@ def _refuse_unenforced_limits(
     annotations: Mapping[str, str], isolation: Sequence[Isolation]
 ) -> None:
     """Reject a limit for a pod that driver and kernel are not the first to limit."""
-    if not isolation or isolation[0] in (Isolation.BEST, Isolation.KERNEL):
+    if isolation[0] in (Isolation.BEST, Isolation.KERNEL):
         return
     for key in (names.FRACTION_LIMIT, names.MEMORY_LIMIT):
         if key in annotations:
