@@ -43,16 +43,17 @@ class WorkloadLearner:
         self._rest_s = rest_s
 
     async def run(self, clock: Clock, changes: Changes, *, every_s: float) -> None:
-        """Learn the current mix of pods periodically, until cancelled.
+        """Learn the current mix of pods periodically, and when it has grown, until cancelled.
 
-        In between, evaluate what requests left unknown or what *changes* made so.
+        So a cluster that fills in its first minute is not filled blindly. In between, evaluate what
+        requests left unknown or what *changes* made so.
         """
         if self._order.problem is not None:
             log.warning("fill_not_compiled", problem=self._order.problem, placed_by="pack")
         while True:
             await self.once()
             due_s = clock.monotonic() + every_s
-            while (left_s := due_s - clock.monotonic()) > 0:
+            while (left_s := due_s - clock.monotonic()) > 0 and not self._order.grown:
                 count = changes.count
                 await self.catch_up()
                 if changes.count == count:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from kube.client import KubeClient, PatchType
-from kube.errors import Conflict, Gone, Invalid, NotFound, TooManyRequests
+from kube.client import KubeClient
+from kube.errors import Conflict, Gone, Invalid, TooManyRequests
 from kube.informer import Change, Informer
 from kube.kinds import (
     CONFIGMAPS,
@@ -31,31 +31,6 @@ async def test_a_replace_that_changes_nothing_keeps_the_version(
     again = await client.replace(CONFIGMAPS, first)
 
     assert again["metadata"]["resourceVersion"] == first["metadata"]["resourceVersion"]
-
-
-async def test_a_replace_of_a_missing_object_is_not_found(
-    client: KubeClient, namespace: str
-) -> None:
-    created = await client.create(CONFIGMAPS, a_config("a"), namespace=namespace)
-    await client.delete(CONFIGMAPS, "a", namespace=namespace)
-
-    with pytest.raises((NotFound, Conflict)):  # the UID in it no longer belongs to anybody
-        await client.replace(CONFIGMAPS, created)
-
-
-async def test_a_json_patch_adds_replaces_and_removes(client: KubeClient, namespace: str) -> None:
-    await client.create(CONFIGMAPS, a_config("a", old="1", kept="2"), namespace=namespace)
-
-    patch = [
-        {"op": "test", "path": "/data/kept", "value": "2"},
-        {"op": "add", "path": "/data/new", "value": "3"},
-        {"op": "replace", "path": "/data/kept", "value": "4"},
-        {"op": "remove", "path": "/data/old"},
-    ]
-    await client.patch(CONFIGMAPS, "a", patch, namespace=namespace, how=PatchType.JSON)
-
-    found = await client.get_object(CONFIGMAPS, "a", namespace=namespace)
-    assert found["data"] == {"kept": "4", "new": "3"}
 
 
 async def test_a_lease_keeps_microseconds(client: KubeClient, namespace: str) -> None:
@@ -134,21 +109,6 @@ async def a_running_pod(client: KubeClient, namespace: str, name: str) -> Json:
     await client.create(PODS, a_pod(name, labels={"app": "a"}), namespace=namespace)
     await client.bind(TO_N1, namespace=namespace, name=name)
     return await client.patch(PODS, name, running(), namespace=namespace, subresource="status")
-
-
-async def test_a_binding_writes_the_node_and_merges_its_annotations(
-    client: KubeClient, namespace: str
-) -> None:
-    pod = await client.create(PODS, a_pod("a", annotations={"old": "1"}), namespace=namespace)
-
-    binding = to_n1(pod, annotations={"new": "2"})
-    await client.bind(binding, namespace=namespace, name="a")
-
-    bound = await client.get_object(PODS, "a", namespace=namespace)
-    assert bound["spec"]["nodeName"] == "n1"
-    assert bound["metadata"]["annotations"] == {"old": "1", "new": "2"}
-    scheduled = [one for one in bound["status"]["conditions"] if one["type"] == "PodScheduled"]
-    assert [one["status"] for one in scheduled] == ["True"]
 
 
 async def test_a_bindings_labels_come_to_the_pod_too(client: KubeClient, namespace: str) -> None:
@@ -233,19 +193,6 @@ async def test_an_eviction_of_a_pod_that_has_changed_since_conflicts_and_costs_t
     assert status["disruptionsAllowed"] == 0
 
 
-async def test_an_eviction_of_a_pod_as_it_is_ends_it_and_says_so(
-    client: KubeClient, namespace: str
-) -> None:
-    pod = await a_running_pod(client, namespace, "a")
-    uid, version = pod["metadata"]["uid"], pod["metadata"]["resourceVersion"]
-
-    await client.evict(namespace=namespace, name="a", uid=uid, version=version)
-
-    found = await client.get_object(PODS, "a", namespace=namespace)
-    assert "deletionTimestamp" in found["metadata"]
-    assert "DisruptionTarget" in {one["type"] for one in found["status"]["conditions"]}
-
-
 def names(listed: ObjectList) -> set[str]:
     return {identity(item).name for item in listed.items}
 
@@ -306,19 +253,6 @@ async def test_a_list_is_as_new_as_its_newest_object(client: KubeClient, namespa
     listed = await client.list(CONFIGMAPS, namespace=namespace)
 
     assert int(listed.resource_version) >= int(created["metadata"]["resourceVersion"])
-
-
-async def test_a_list_spans_all_namespaces_or_one(client: KubeClient, namespace: str) -> None:
-    label = f"of={namespace}"
-    for where in (namespace, "default"):
-        config = a_config(f"of-{namespace}", labels={"of": namespace})
-        await client.create(CONFIGMAPS, config, namespace=where)
-
-    everywhere = await client.list(CONFIGMAPS, label_selector=label)
-    here = await client.list(CONFIGMAPS, namespace=namespace, label_selector=label)
-
-    assert {identity(item).namespace for item in everywhere.items} == {namespace, "default"}
-    assert {identity(item).namespace for item in here.items} == {namespace}
 
 
 async def test_a_list_comes_in_pages_of_one_version(client: KubeClient, namespace: str) -> None:

@@ -4,10 +4,10 @@ The trace is Alibaba's openb, which is not part of this project: OPENB_CSV names
 """
 
 import csv
-import itertools
 import os
 import random
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -134,15 +134,9 @@ async def _allocated(workdir: Path, folder: str, *, plain: bool) -> float:
     """Return how much of the cards is allocated, in per cent."""
     nodes, cards, arrivals = _world(folder)
     async with real_claims(workdir, cards, nodes=nodes) as cluster:
-        if plain:
+        async with nullcontext() if plain else cluster.controller():  # which knows of no pod yet
             for arrival in arrivals:
-                await _arrive(cluster, arrival, plain=True)
-        else:
-            # A cluster fills in hours, and the mix is learnt every minute: here at each start.
-            for begin, end in itertools.pairwise((0, 20, 60, 120, 200, 300, len(arrivals))):
-                async with cluster.controller(name=f"from-{begin}"):
-                    for arrival in arrivals[begin:end]:
-                        await _arrive(cluster, arrival, plain=False)
+                await _arrive(cluster, arrival, plain=plain)
         assert await cluster.overbooked() == []
         held = sum(one.amounts.mib for claim in await cluster.claims() for one in claim.devices)
         return 100 * held / (1000 * _MIB_PER_MILLI * sum(map(len, cards.values())))

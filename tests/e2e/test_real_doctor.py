@@ -1,4 +1,6 @@
-"""``fracgpu doctor`` on a real kube-apiserver: each fault is planted with real objects and found.
+"""``fracgpu doctor`` on a real kube-apiserver: rights, admission, certificates, definitions.
+
+What follows from an object alone is below tests/fracgpu/doctor and tests/cli/doctor.
 
 The roles' pods and nodes are objects that the test writes, as kubelet and the agents would; the
 role certs runs, so that certificates and CA bundles are its own.
@@ -27,17 +29,13 @@ from cli.main import FAILED
 from fracgpu import names
 from fracgpu.doctor.admission import BINDINGS
 from fracgpu.doctor.checkup import CHECKS
-from fracgpu.doctor.measurements import SERIES
 from kube.access import connect
 from kube.client import KubeClient, PatchType
 from kube.errors import AlreadyExists, Forbidden, NotFound
 from kube.kinds import (
-    CONFIGMAPS,
     CUSTOM_RESOURCE_DEFINITIONS,
-    DAEMONSETS,
     DEPLOYMENTS,
     ENDPOINT_SLICES,
-    JOBS,
     LEASES,
     MUTATING_WEBHOOKS,
     NAMESPACES,
@@ -52,10 +50,8 @@ from kube.kinds import (
 from kube.objects import decode_object
 from process.clock import SystemClock
 from simulator.demo.service_accounts import issue_token, write_kubeconfig
-from simulator.envtest.prometheus import RealPrometheus
-from tests.support.backfill import write_blocks
 from tests.support.examined import LEADER, NODE, a_node, a_role_pod, a_slice, stamp
-from tests.support.gpu import a_gpu_pod, register
+from tests.support.gpu import register
 from tests.support.kubectl import DEPLOY, Kubectl
 from tests.support.real_apiserver import real_api_server
 from tests.support.running_service import running_service
@@ -213,17 +209,14 @@ async def installation(
             )
 
 
-async def test_doctor_finds_each_fault_that_is_planted_on_a_real_api_server(
+async def test_doctor_finds_what_only_a_real_api_server_tells(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with installation(tmp_path, capsys) as there:
         await a_reader_finds_no_fault_and_is_told_what_it_may_not_see(there)
         await a_reader_is_told_which_permission_is_missing(there)
         await faults_of_admission(there)
-        await faults_of_scheduling(there)
-        await faults_of_nodes(there)
-        await faults_of_measurements_and_workloads(there, tmp_path / "prometheus")
-        await faults_of_versions(there)
+        await the_definition_is_missing(there)
 
 
 async def a_reader_finds_no_fault_and_is_told_what_it_may_not_see(there: Installation) -> None:
@@ -301,11 +294,6 @@ async def faults_of_admission(there: Installation) -> None:
     ]  # fmt: skip
 
 
-async def available(client: KubeClient, name: str, count: int) -> None:
-    counts = {"status": {"availableReplicas": count, "readyReplicas": count}}
-    await client.patch(DEPLOYMENTS, name, counts, namespace=SYSTEM, subresource="status")
-
-
 async def without_the_policies(client: KubeClient) -> None:
     """Delete the bindings, and wait until the API server admits what a policy forbade.
 
@@ -329,156 +317,16 @@ async def without_the_policies(client: KubeClient) -> None:
     await until(admitted, what="no policy is in force", limit_s=60)
 
 
-async def faults_of_scheduling(there: Installation) -> None:
-    client = there.client
-    profile = next(
-        body
-        for raw in (await client.list(CONFIGMAPS, namespace=SYSTEM)).items
-        if "fracgpu-scheduler-profile" in (body := decode_object(raw))["metadata"]["name"]
-    )
-    text = profile["data"]["profile.yaml"].replace("ToScore: 100", "ToScore: 50")
-    await patch(client, CONFIGMAPS, profile["metadata"]["name"], {"data": {"profile.yaml": text}})
-    await there.finds("scheduler-profile", "percentageOfNodesToScore 50", "0008")
-
-    elsewhere = a_gpu_pod("elsewhere", schedulerName="default-scheduler")
-    await client.create(PODS, elsewhere, namespace="default")
-    await there.finds("scheduler-names", "with schedulerName default-scheduler", "schedulerName")
-    await client.delete(PODS, "elsewhere", namespace="default", grace_s=0)
-
-    stale = {"endpoints": [{"addresses": ["10.1.0.66"], "conditions": {"ready": True}}]}
-    await patch(client, ENDPOINT_SLICES, "fracgpu-scheduler-leader", stale)
-    await there.finds("extender-leads", "has 10.1.0.66, but the leader", "delete endpointslice")
-
-    nobody = {"spec": {"holderIdentity": None, "renewTime": None}}
-    await patch(client, LEASES, "fracgpu-rebalancer", nobody)
-    await there.finds("rebalancer-leads", "Lease fracgpu-rebalancer has no holder", "logs")
-
-    await available(client, "fracgpu-webhook", 0)
-    await there.finds("replicas", "fracgpu-webhook has 0 of 2 replicas", "describe pods")
-    await patch(client, DEPLOYMENTS, "fracgpu-webhook", {"spec": {"replicas": 0}})
-    await there.finds("replicas", "fracgpu-webhook is scaled to 0 replicas", "scale deployment")
-
-
 async def patch(client: KubeClient, kind: Kind, name: str, change: Mapping[str, Any]) -> None:
     await client.patch(kind, name, change, namespace=SYSTEM)
 
 
-async def condition(client: KubeClient, reason: str, message: str) -> None:
-    ours = {
-        "type": names.SHARING_CONDITION, "status": "False", "reason": reason, "message": message
-    }  # fmt: skip
-    await client.patch(
-        NODES,
-        NODE,
-        {"status": {"conditions": [ours]}},
-        subresource="status",
-        how=PatchType.STRATEGIC,
-    )
-
-
-async def faults_of_nodes(there: Installation) -> None:
-    client = there.client
-    await condition(client, "CardsUnavailable", "NVML: driver not loaded")
-    await there.finds("driver", "gpu-1 shares no card: NVML: driver not loaded", "nvidia-smi")
-    await condition(client, names.AGENT_NOT_REGISTERED, "kubelet does not watch the slots yet")
-    await there.finds("driver", "gpu-1 takes no new pods: kubelet does not watch", "replaced")
-    await condition(client, "RuntimeUnknown", "/run/containerd/containerd.sock: no such file")
-    await there.finds("runtime", "containerd.sock: no such file", "--cri-socket")
-
-    offered = {
-        "status": {"capacity": {"nvidia.com/gpu": "4"}, "allocatable": {"nvidia.com/gpu": "4"}}
-    }
-    await client.patch(NODES, NODE, offered, subresource="status")
-    await there.finds("second-accountant", "counts nvidia.com/gpu (4)", "nodeSelector")
-
-    an_hour_ago = (now() - timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
-    old = {"metadata": {"annotations": {names.NODE_LOAD_TIME: an_hour_ago}}}
-    await client.patch(NODES, NODE, old)
-    await there.finds("load", "last confirmed 60 minutes ago", "every five minutes")
-
-    strangers = {"metadata": {"annotations": {names.NODE_FOREIGN: '{"GPU-gpu-1-0": 5000}'}}}
-    await client.patch(NODES, NODE, strangers)
-    await there.finds("strangers", "5000 MiB are used by processes without a share", "security.md")
-
-    taint = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}
-    await client.patch(NODES, NODE, {"spec": {"taints": [taint]}})
-    untolerant = {"spec": {"template": {"spec": {"tolerations": None}}}}
-    await patch(client, DAEMONSETS, "fracgpu-deviceplugin", untolerant)
-    await there.finds("taints", "the agent does not tolerate the taint nvidia.com/gpu=present",
-                      "kubectl taint node gpu-1 nvidia.com/gpu-")  # fmt: skip
-
-    needs_class = {"spec": {"template": {"spec": {"runtimeClassName": "nvidia"}}}}
-    await patch(client, DAEMONSETS, "fracgpu-deviceplugin", needs_class)
-    await there.finds("runtime-class", "names the runtime class nvidia", "runtimeClassName")
-
-    await client.delete(PODS, "agent-1", namespace=SYSTEM, grace_s=0)
-    await there.finds("agents", "fracgpu.io/share=true and no agent", "describe daemonset")
-
-    await client.patch(NODES, NODE, {"metadata": {"labels": {names.SHARE_LABEL: None}}})
-    await there.finds("nodes", "no node shares", "kubectl label node")
-
-
-async def faults_of_measurements_and_workloads(there: Installation, folder: Path) -> None:
-    client = there.client
-    await patch(client, CONFIGMAPS, names.CONFIG_MAP, {"data": {"rebalancer": "hotRatio: 9"}})
-    await there.finds("configuration", "key rebalancer: hotRatio is 9", "edit configmap")
-
-    closed = ("--prometheus-url", "http://127.0.0.1:1")
-    await there.finds("prometheus", "http://127.0.0.1:1 does not answer", "prometheus.url", *closed)
-    # The rebalancer's own Prometheus is a Service that does not exist here.
-    await there.finds("prometheus", "prometheus-operated.monitoring.svc", "prometheus.url")
-
-    write_blocks(folder / "data", [], end_s=now().timestamp())
-    async with RealPrometheus.start(folder, {}) as prometheus:
-        absent = await there.found("prometheus", "--prometheus-url", prometheus.url)
-    assert len(absent) == len(SERIES)
-    assert all("has no series" in finding["seen"] for finding in absent)
-
-    job = {
-        "metadata": {"name": "train", "labels": {"kueue.x-k8s.io/queue-name": "gpus"}},
-        "spec": {
-            "suspend": True,
-            "template": {
-                "metadata": {"annotations": {names.FRACTION: "0.5"}},
-                "spec": {
-                    "restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]
-                },
-            },
-        },
-    }  # fmt: skip
-    await client.create(JOBS, job, namespace="default")
-    await there.finds("kueue", "Job default/train asks by fracgpu.io/fraction", "gpu-mem")
-
-
-async def faults_of_versions(there: Installation) -> None:
-    client = there.client
-    lease = {"spec": {"renewTime": stamp(now() + timedelta(minutes=10))}}
-    await client.patch(LEASES, NODE, lease, namespace="kube-node-lease")
-    await there.finds("clocks", "the clock of node gpu-1 is", "timedatectl")
-
-    image = [
-        {
-            "op": "replace",
-            "path": "/spec/template/spec/containers/0/image",
-            "value": "fracgpu:0.0.9",
-        }
-    ]
-    await client.patch(DEPLOYMENTS, "fracgpu-webhook", image, namespace=SYSTEM, how=PatchType.JSON)
-    await there.finds("roles", "fracgpu-webhook is of version 0.0.9", "helm upgrade")
-    newer = [
-        {"op": "replace", "path": "/spec/template/spec/containers/1/image",
-         "value": "registry.k8s.io/kube-scheduler:v1.99.0"}
-    ]  # fmt: skip
-    await client.patch(
-        DEPLOYMENTS, "fracgpu-scheduler", newer, namespace=SYSTEM, how=PatchType.JSON
-    )
-    await there.finds("kube-scheduler", "newer than the API server", "helm upgrade")
-
-    await client.delete(CUSTOM_RESOURCE_DEFINITIONS, "moves.fracgpu.io")
+async def the_definition_is_missing(there: Installation) -> None:
+    await there.client.delete(CUSTOM_RESOURCE_DEFINITIONS, "moves.fracgpu.io")
 
     async def gone() -> bool:  # a finalizer removes the Moves first
         try:
-            await client.get(CUSTOM_RESOURCE_DEFINITIONS, "moves.fracgpu.io")
+            await there.client.get(CUSTOM_RESOURCE_DEFINITIONS, "moves.fracgpu.io")
         except NotFound:
             return True
         return False

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import aiohttp
 import pytest
@@ -203,37 +203,6 @@ async def test_a_binding_of_another_term_is_refused_and_one_without_an_assignmen
     await harness.scheduler.bind(order(pod, term=term), namespace="default", name="p")
 
     assert (await harness.pod("p")).record.node == "n"
-
-
-async def test_the_schedulers_account_changes_one_annotation_of_pods_and_nobody_else_does(
-    harness: Harness,
-) -> None:
-    await harness.create("p")
-
-    async def patch(client: KubeClient, metadata: Any, *, subresource: str | None) -> str:
-        try:
-            await client.patch(
-                PODS, "p", {"metadata": metadata}, namespace="default", subresource=subresource
-            )
-        except KubeError as error:
-            return f"{type(error).__name__} {error.message}"
-        return ""
-
-    mark: Json = {"annotations": {names.TERM: "x"}}
-    assert await patch(harness.scheduler, mark, subresource="status") == ""
-    for other in (
-        {"labels": {"app": "x"}},
-        {"annotations": {"app": "x"}},
-        {"annotations": {names.MEMORY: None}},
-        {"finalizers": ["example.org/x"]},
-    ):
-        said = await patch(harness.scheduler, other, subresource="status")
-        assert "may change only a pod's status" in said, other
-    assert (await patch(harness.scheduler, mark, subresource=None)).startswith("Forbidden")
-    for subresource in (None, "status"):
-        mark = {"annotations": {names.TERM: "forged"}}
-        said = await patch(harness.admin, mark, subresource=subresource)
-        assert "only by the FracGPU scheduler" in said
 
 
 async def answered_bindings(harness: Harness) -> dict[str, int]:

@@ -14,7 +14,7 @@ from fracgpu.disruption.move import Ending
 from fracgpu.state.move_object import MovePhase
 from fracgpu.state.pod_info import PodInfo
 from kube.client import PatchType
-from kube.kinds import DEPLOYMENTS, JOBS, MOVES, PDBS, PODS, STATEFULSETS
+from kube.kinds import DEPLOYMENTS, JOBS, PDBS, PODS, STATEFULSETS
 from tests.support.api_gate import entering, evicting
 from tests.support.moving import NAMESPACE
 from tests.support.objects import a_budget
@@ -91,18 +91,6 @@ async def test_a_rollout_in_the_middle_of_a_surge_goes_through_and_the_move_is_r
     assert cluster.fewest_ready[app] == 1
 
 
-async def test_scaled_to_nothing_in_the_middle_of_a_surge_nothing_stays(
-    cluster: MovingCluster,
-) -> None:
-    app = await cluster.add(DEPLOYMENTS, a_workload("nothing"))
-    await surge(cluster, app)
-
-    await scale(cluster, app, 0)
-
-    (move,) = await cluster.settle(app, pods=0)
-    assert move.status.result == Ending.SCALED_DOWN.value
-
-
 async def test_scaled_up_and_down_in_the_middle_of_a_surge_as_many_stay_as_are_wanted(
     cluster: MovingCluster,
 ) -> None:
@@ -123,33 +111,6 @@ async def test_scaled_up_and_down_in_the_middle_of_a_surge_as_many_stay_as_are_w
 
 async def has(cluster: MovingCluster, app: str, count: int) -> bool:
     return len(await cluster.pods(app)) == count
-
-
-async def test_an_owner_that_is_deleted_in_the_middle_of_a_surge_takes_the_released_pod_along(
-    cluster: MovingCluster,
-) -> None:
-    app = await cluster.add(DEPLOYMENTS, a_workload("deleted"))
-    await surge(cluster, app)
-
-    await cluster.kube.delete(DEPLOYMENTS, app, namespace=NAMESPACE)
-
-    (move,) = await cluster.settle(app, pods=0, limit_s=180)
-    assert move.status.result == Ending.OWNER_GONE.value
-
-
-async def test_a_move_that_somebody_deletes_leaves_the_pod_with_its_owner(
-    cluster: MovingCluster,
-) -> None:
-    app = await cluster.add(DEPLOYMENTS, a_workload("forgotten"))
-    victim = await surge(cluster, app)
-    cluster.cool()
-
-    await cluster.kube.delete(MOVES, (await cluster.move(app)).name)
-
-    await cluster.settle(app, moves=0, limit_s=180)
-    (pod,) = await cluster.pods(app)
-    assert pod.record.uid == victim.record.uid
-    assert cluster.fewest_ready[app] == 1
 
 
 async def test_a_pod_of_a_statefulset_moves_under_its_name(cluster: MovingCluster) -> None:

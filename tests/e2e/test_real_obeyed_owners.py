@@ -12,7 +12,7 @@ import pytest
 from fracgpu import names
 from fracgpu.disruption.move import Ending
 from fracgpu.state.move_object import MovePhase
-from kube.kinds import DEPLOYMENTS, MOVES, NAMESPACES, NODES, PDBS, PODS
+from kube.kinds import DEPLOYMENTS, MOVES, NODES, PDBS
 from tests.support.moving import NAMESPACE
 from tests.support.real_moves import EVERY_WRITE, MovingCluster, a_workload, card_of
 from tests.support.waiting import until_true
@@ -22,9 +22,6 @@ pytestmark = [
     pytest.mark.timeout(400),
     pytest.mark.asyncio(loop_scope="module"),
 ]
-
-ASKS = {names.REBALANCE: "surge"}
-NO_SURGE = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}}
 
 
 async def forbid(cluster: MovingCluster, app: str, **spec: Any) -> None:
@@ -55,18 +52,6 @@ async def assert_moved(cluster: MovingCluster, app: str) -> None:
     assert cluster.fewest_ready[app] == 1
 
 
-async def test_a_deployment_without_surge_is_held_unless_its_pods_ask_for_one(
-    cluster: MovingCluster,
-) -> None:
-    app = await cluster.add(DEPLOYMENTS, a_workload("nosurge", strategy=NO_SURGE))
-    await assert_held(cluster, app, "no_surge")
-
-    asks = a_workload("asks", strategy=NO_SURGE, annotations=ASKS)
-    app = await cluster.add(DEPLOYMENTS, asks)
-    await cluster.heat(app)
-    await assert_moved(cluster, app)
-
-
 async def test_a_budget_that_forbids_disruptions_holds_and_an_only_replica_is_replaced_first(
     cluster: MovingCluster,
 ) -> None:
@@ -76,17 +61,6 @@ async def test_a_budget_that_forbids_disruptions_holds_and_an_only_replica_is_re
 
     app = await cluster.add(DEPLOYMENTS, a_workload("only"))
     await forbid(cluster, app, minAvailable=1)
-    await cluster.heat(app)
-    await assert_moved(cluster, app)
-
-
-async def test_a_namespace_that_opts_out_is_left_alone(cluster: MovingCluster) -> None:
-    app = await cluster.add(DEPLOYMENTS, a_workload("quiet"))
-    for wish in ("never", None):
-        labels = {"metadata": {"labels": {names.REBALANCE: wish}}}
-        await cluster.kube.patch(NAMESPACES, NAMESPACE, labels)
-        if wish:
-            await assert_held(cluster, app, "namespace")
     await cluster.heat(app)
     await assert_moved(cluster, app)
 
@@ -143,13 +117,3 @@ async def test_a_drained_card_is_left_by_its_pods_however_cool_it_is(
     finally:
         undo = {"metadata": {"annotations": {names.NODE_DRAIN: None}}}
         await cluster.kube.patch(NODES, node, undo)
-
-
-async def test_a_pod_is_moved_because_people_ask_for_it(cluster: MovingCluster) -> None:
-    app = await cluster.add(DEPLOYMENTS, a_workload("asked"))
-    (pod,) = await cluster.pods(app)
-
-    asked = {"metadata": {"annotations": {names.MOVE_REQUESTED: "now"}}}
-    await cluster.kube.patch(PODS, pod.record.name, asked, namespace=NAMESPACE)
-
-    await assert_moved(cluster, app)

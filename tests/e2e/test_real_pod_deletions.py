@@ -1,13 +1,12 @@
-"""What the node agent may delete, and who may clean up a node, on a real kube-apiserver."""
+"""What the node agent may delete on a real kube-apiserver."""
 
 from typing import Any
 
 import pytest
 
 from fracgpu import names
-from fracgpu.cards.node_marks import marks_of
-from kube.client import KubeClient, PatchType
-from kube.kinds import NODES, PODS
+from kube.client import KubeClient
+from kube.kinds import PODS
 from tests.e2e.test_real_policies import harness  # noqa: F401 - a fixture
 from tests.support.policed import Harness, a_pod, refusal
 
@@ -72,35 +71,3 @@ async def test_the_agent_deletes_rejected_pods_of_its_own_node_that_have_an_owne
     await harness.admin.delete(
         PODS, "bare", namespace="kube-system"
     )  # others with the permission still may
-
-
-async def test_policies_let_an_administrator_clean_up_a_node_that_shares_no_more_and_forge_nothing(
-    harness: Harness,  # noqa: F811
-) -> None:
-    agent = await harness.agent_of("n1")
-    notes = {"annotations": {names.NODE_CARDS: '{"cards":[]}'}}
-    await agent.patch(NODES, "n1", {"metadata": {**notes, "labels": {names.DRIVER_LABEL: "570"}}})
-    amounts = {"status": {"capacity": {names.GPU_MEM: "96000", names.GPU_COUNT: "4"}}}
-    await agent.patch(NODES, "n1", amounts, subresource="status")
-    rebalancer = await harness.as_account("fracgpu-rebalancer")
-    cordons = {"metadata": {"annotations": {names.NODE_CORDONS: "{}"}}}
-    await rebalancer.patch(NODES, "n1", cordons)
-    marks = marks_of(await harness.admin.get_object(NODES, "n1"))
-
-    removal = marks.metadata_patch()
-    said = await refusal(harness.admin.patch(NODES, "n1", removal))
-    assert "once the node does not carry fracgpu.io/share=true" in said
-
-    await harness.admin.patch(NODES, "n1", {"metadata": {"labels": {names.SHARE_LABEL: None}}})
-    forged = {"metadata": {"annotations": {names.NODE_CARDS: '{"cards":[1]}'}}}
-    assert "written only by" in await refusal(harness.admin.patch(NODES, "n1", forged))
-    await harness.admin.patch(NODES, "n1", removal)
-    await harness.admin.patch(NODES, "n1", marks.status_patch(), subresource="status")
-    await harness.admin.patch(
-        NODES,
-        "n1",
-        {"status": {"conditions": [{"type": names.SHARING_CONDITION, "$patch": "delete"}]}},
-        subresource="status",
-        how=PatchType.STRATEGIC,
-    )
-    assert not marks_of(await harness.admin.get_object(NODES, "n1"))

@@ -1,6 +1,5 @@
 """Moves on a real kube-apiserver with the policies and permissions of deploy/."""
 
-import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -8,7 +7,7 @@ import pytest
 
 from fracgpu import names
 from fracgpu.state.move_object import MoveStatus, OwnerReference, decode_move
-from kube.client import KubeClient, PatchType
+from kube.client import KubeClient
 from kube.errors import Forbidden, NotFound
 from kube.event_correlator import EventCorrelator
 from kube.events import EventRecorder, Regarding
@@ -18,7 +17,7 @@ from rebalancer.moves.observer import Owners
 from rebalancer.moves.record import OWNER_KINDS
 from rebalancer.moves.steps import OwnerFacts
 from tests.support.moves import move_body, move_of, status_body
-from tests.support.policed import Harness, a_pod, annotated, is_refused, policed_harness, refusal
+from tests.support.policed import Harness, a_pod, is_refused, policed_harness, refusal
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
@@ -103,50 +102,3 @@ async def check_the_table(harness: Harness) -> None:
                             "AGE"]  # fmt: skip
     assert row.split()[:6] == ["move-1", "team-a", "web-1", "node-1/0", "node-2/0", "Reserved"]
     assert "MESSAGE" in await harness.kubectl("get", "moves", "-o", "wide")
-
-
-async def test_on_a_pod_only_the_rebalancer_says_that_it_is_moved_and_nothing_else(
-    harness: Harness,
-) -> None:
-    admin, rebalancer = harness.admin, await harness.as_account("fracgpu-rebalancer")
-    scheduler = await harness.as_account("fracgpu-scheduler")
-    pod = a_pod("p")
-    pod["metadata"]["labels"] = {"app": "web", "pod-template-hash": "abc"}
-    said = await refusal(
-        admin.create(PODS, a_pod("x", notes={names.MOVE: "m"}), namespace="default")
-    )
-    assert "comes only with the pod's Binding" in said
-    await admin.create(PODS, pod, namespace="default")
-
-    for key in (names.MOVED_BY, names.NOTICE):
-        note = annotated(key, "move-1")
-        said = await refusal(admin.patch(PODS, "p", note, namespace="default"))
-        assert "written only by the FracGPU rebalancer's service account" in said
-        await rebalancer.patch(PODS, "p", note, namespace="default")
-    release = [
-        {"op": "test", "path": "/metadata/labels/pod-template-hash", "value": "abc"},
-        {"op": "replace", "path": "/metadata/labels/pod-template-hash", "value": "abc.moved"},
-    ]
-    await rebalancer.patch(PODS, "p", release, namespace="default", how=PatchType.JSON)
-    await rebalancer.patch(
-        *(PODS, "p", annotated("controller.kubernetes.io/pod-deletion-cost", "-5")),
-        namespace="default",
-    )
-    for patch in (
-        annotated("app", "x"),
-        {"metadata": {"labels": {"app": "other"}}},
-        {"spec": {"containers": [{"name": "c", "image": "evil"}]}},
-    ):
-        request = rebalancer.patch(PODS, "p", patch, namespace="default", how=PatchType.STRATEGIC)
-        said = await refusal(request)
-        assert "may change only the hash label of a pod" in said, json.dumps(patch)
-    said = await refusal(
-        rebalancer.patch(PODS, "p", annotated(names.MOVE, "move-1"), namespace="default")
-    )
-    # Two policies deny it, and the API server names one of them, not always the same.
-    only = ("comes only with the pod's Binding", "may change only the hash label of a pod")
-    assert any(text in said for text in only), said
-    with pytest.raises(Forbidden):
-        await scheduler.patch(
-            *(PODS, "p", annotated(names.MOVE, "m")), namespace="default", subresource="status"
-        )

@@ -9,7 +9,7 @@ import pytest
 from fracgpu import names
 from fracgpu.state.move_object import MoveObject
 from fracgpu.state.pod_info import PodInfo
-from kube.kinds import CONFIGMAPS, CUSTOM_RESOURCE_DEFINITIONS, MOVES, NODES, PODS
+from kube.kinds import CONFIGMAPS, CUSTOM_RESOURCE_DEFINITIONS, MOVES, PODS
 from process.clock import SystemClock
 from simulator.demo.definitions import install_definitions
 from tests.support.gpu import a_gpu_pod, a_sharing_node, some_cards
@@ -135,34 +135,6 @@ async def test_every_replacement_gets_its_card_although_more_pods_want_it_than_f
     assert await harness.metric("fracgpu_scheduler_reservations_given_up_total") == 0
     assert await harness.metric("fracgpu_scheduler_overbooked_cards") == 0
     assert await harness.metric("fracgpu_scheduler_ledger_drift") == 0
-
-
-async def test_if_the_target_is_cordoned_the_pod_goes_elsewhere_but_not_to_the_source(
-    harness: Harness,
-) -> None:
-    await install_definitions(harness.client)
-    for node in ("gpu-2", "gpu-3"):
-        await harness.client.patch(NODES, node, {"spec": {"unschedulable": True}})
-    await reserve(
-        harness, a_move("move-1", owner="owner-1", source=("gpu-1", 0), target=("gpu-2", 0))
-    )
-
-    async def cordoned() -> bool:  # kube-scheduler and the extender see it a moment later
-        await create(harness, "probe")
-        probe = (await bound(harness, "probe"))["probe"]
-        await harness.client.delete(PODS, "probe", namespace="default", grace_s=0)
-        return probe.record.node == "gpu-1"
-
-    await until(cordoned, what="pods go to the only node left", limit_s=60)
-    await create(harness, "replacement", owner="owner-1")
-
-    pod = (await bound(harness, "replacement"))["replacement"]
-
-    assert pod.record.node == "gpu-1"
-    assert card_of(pod) != "GPU-gpu-1-0"
-    assert names.MOVE not in pod.annotations
-    assert await harness.metric("fracgpu_scheduler_reservations_given_up_total") == 1
-    assert await harness.metric('fracgpu_scheduler_reservations{state="held"}') == 1
 
 
 async def test_an_extender_restarted_between_reservation_and_binding_keeps_the_reservation(

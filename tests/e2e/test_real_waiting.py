@@ -14,7 +14,6 @@ import pytest
 from fracgpu import names
 from kube.kinds import NODES, PODS
 from process.clock import SystemClock
-from scheduler.metrics import WaitReason
 from tests.support.gpu import a_gpu_pod, a_sharing_node, some_cards
 from tests.support.real_scheduler import Harness, real_scheduler
 from tests.support.stalls import stalling_webhook
@@ -88,33 +87,3 @@ async def test_a_cordon_that_lapses_makes_kube_scheduler_look_again(harness: Har
 
 async def either(harness: Harness, name: str) -> bool:
     return await bound(harness, name) or await refused(harness, name)
-
-
-async def test_the_pods_that_wait_are_counted_by_what_keeps_them_waiting(harness: Harness) -> None:
-    for pod in (
-        a_gpu_pod("large", mib=50_000),
-        a_gpu_pod("model", annotations={names.MODEL: "*B200*"}),
-        a_gpu_pod("elsewhere", nodeSelector={"kubernetes.io/hostname": "another"}),
-        a_gpu_pod("gated", schedulingGates=[{"name": "queue"}]),
-        a_gpu_pod("unknown", schedulerName="nobody"),
-        a_gpu_pod("fits"),
-    ):
-        await harness.client.create(PODS, pod)
-
-    async def counted() -> bool:
-        found = {
-            reason.value: await harness.metric(
-                f'fracgpu_scheduler_waiting_pods{{reason="{reason.value}"}}'
-            )
-            for reason in WaitReason
-        }
-        return {reason for reason, pods in found.items() if pods == 1} == {
-            "memory",
-            "other_cards",
-            "not_cards",
-            "not_tried",
-        }
-
-    await until(counted, what="each waits for its own reason", limit_s=60)
-    waited_s = await harness.metric('fracgpu_scheduler_longest_wait_seconds{reason="memory"}')
-    assert 0 < waited_s < 300

@@ -34,9 +34,6 @@ def refusal(parse: Callable[..., object], text: str) -> str:
     return str(refused.value).removeprefix(f"F is {text!r}; want ")
 
 
-# -- gpu-mem ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("text", "mib"),
     [("1", 1), ("512", 512), ("8k", 8000), ("16M", 16_000_000), ("0007", 7), ("16777216", MAX_MIB)],
@@ -81,9 +78,6 @@ WANTED = "whole MiB above 0, e.g. '512'"
 )
 def test_a_limit_that_is_no_whole_mib_is_refused_in_these_words(text: str, words: str) -> None:
     assert refusal(parse_mib, text) == words
-
-
-# -- memory -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -147,9 +141,6 @@ def test_memory_is_never_less_than_was_asked_and_less_than_one_mib_more(
     mib = parse_memory_mib(f"{number}{suffix}", field="F")
 
     assert 0 <= mib * ONE_MIB_IN_BYTES - asked_bytes < ONE_MIB_IN_BYTES
-
-
-# -- shares -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -223,9 +214,6 @@ def test_a_share_and_its_percent_are_the_same(millionths: int) -> None:
         return
 
     assert parse_share(percent, field="F") == Fraction(percent[:-1]) / 100
-
-
-# -- counts, and all parsers together -----------------------------------------------------------
 
 
 def test_a_count_is_a_whole_number_within_its_bounds() -> None:

@@ -147,6 +147,7 @@ def test_the_cluster_turns_over_once_pods_that_were_bound_are_deleted_as_fast_as
 
     for number in range(60):
         pod_changed(number, ChangeType.ADDED)
+    core.least_waste.learn_now()
     assert not core.least_waste.outdated
     for number in range(60):
         pod_changed(number, ChangeType.DELETED)

@@ -146,8 +146,6 @@ async def test_what_an_absent_agent_said_is_no_heat_any_more_and_still_no_free_m
     assert heats == [(1.0, True), (0.1, True), (1.0, True), (1.0, False)]
 
 
-# -- nothing that spoils a text makes a card freer than it is --------------------------------------
-
 json_bits = st.sampled_from(
     ["{", "}", "[", "]", '"', ",", ":", "-", "1.01", "1e9", "null", '"x":', "NaN", "\\", "\x00"]
 )

@@ -329,6 +329,21 @@ async def test_a_change_of_the_cluster_is_followed_at_once() -> None:
         assert wasting.order.states > states
 
 
+async def test_twice_as_many_pods_are_learnt_before_the_minute_is_over() -> None:
+    wasting, changes = Wasting(), ChangeSignal()
+    async with learning(wasting, changes):
+        assert wasting.order.times_learnt == 1
+        for number in range(2):
+            bound(wasting.cluster, f"quarter-{number}", node="d", card=number, mib=6_000)
+        for pod in wasting.cluster.bound_pods.pods()[-2:]:
+            wasting.order.observe(pod)
+        changes.notify()
+
+        await wasting.cluster.clock.advance(0.0)
+
+        assert wasting.order.times_learnt == 2
+
+
 class Counted(LeastWasteOrder):
     """Has three steps to take, and counts them."""
 

@@ -1,14 +1,10 @@
 """Objects, and where they are, as tests of the API server write them."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from simulator.apiserver.apimachinery.request_info import Target
-
-if TYPE_CHECKING:
-    from simulator.apiserver.apimachinery.resources import Resource
-    from simulator.objects import Json
+from simulator.apiserver.apimachinery.resources import Resource
+from simulator.objects import Json
 
 
 def at(resource: Resource, name: str = "", subresource: str = "") -> Target:

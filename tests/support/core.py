@@ -102,8 +102,6 @@ def on(card: str, mib: int, *, cores: int = 0, container: str = "main") -> Assig
     return {container: (Slice(card=CardUuid(card), mib=Mib(mib), cores=cores),)}
 
 
-# -- drawn by hypothesis: small on purpose, so that things collide ---------------------------------
-
 small_mib = st.integers(1, 4 * GRANULE_MIB)
 kinds = st.sampled_from(ContainerKind)
 

@@ -136,13 +136,6 @@ def test_a_card_of_an_agent_that_tells_no_limit_takes_as_many_containers_as_by_d
     assert card.slots == DEFAULT_SLOTS == 32
 
 
-def test_a_limit_of_less_than_no_container_is_refused() -> None:
-    text = '{"cards":[{"uuid":"GPU-1","index":0,"model":"A30","mib":80,"slots":-1}]}'
-
-    with pytest.raises(WireError, match="slots"):
-        annotations.read_cards(text)
-
-
 def test_a_cordons_time_is_written_in_utc() -> None:
     east = timezone(timedelta(hours=2))
     cordon = Cordon(card=CardUuid("GPU-1"), until=NOON.astimezone(east), reason="hot")
@@ -189,55 +182,63 @@ def test_an_inventory_that_did_not_change_is_the_same_object() -> None:
     assert annotations.read_cordons("") == ()
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("", "truncated"),
-        ("{}", "no container"),
-        ("[]", "Expected `object`"),
-        ('{"a":[]}', "no slice"),
-        ('{"a":[{"card":"x"}]}', "missing required field `mib`"),
-        ('{"a":[{"card":"x","mib":0}]}', "0 MiB"),
-        ('{"a":[{"card":"x","mib":-5}]}', "-5 MiB"),
-        ('{"a":[{"card":"x","mib":1.5}]}', "Expected `int`"),
-        ('{"a":[{"card":"x","mib":"5"}]}', "Expected `int`"),
-        ('{"a":[{"card":"x","mib":99999999}]}', "99999999 MiB"),
-        ('{"a":[{"card":"x","mib":1,"cores":101}]}', "101% of a card"),
-        ('{"a":[{"card":"x","mib":1,"cores":-1}]}', "-1% of a card"),
-        ('{"a":[{"card":"x","mib":1},{"card":"x","mib":1}]}', "one card twice"),
-        ('{"a":' * 50_000, "characters; want"),
-        ('{"a":' * 5_000, "Expected `array`"),
-    ],
-)
-def test_an_assignment_that_we_did_not_write_is_refused(text: str, reason: str) -> None:
-    with pytest.raises(WireError, match=reason):
-        read_assignment(text)
-
-
 def an_inventory(**changed: Any) -> str:
     card = {"uuid": "GPU-1", "index": 0, "model": "A30", "mib": 24_000, **changed}
     return json.dumps({"cards": [card]})
 
 
+TWICE = json.dumps({"cards": json.loads(an_inventory())["cards"] * 2})
+
+
 @pytest.mark.parametrize(
-    ("text", "reason"),
+    ("read", "text", "reason"),
     [
-        ("null", "Expected `object`"),
-        ('{"cards":[{}]}', "missing required field"),
-        (an_inventory(health="poorly"), "want healthy or unhealthy"),
-        (an_inventory(mib=-1), "-1 MiB"),
-        (an_inventory(mib=MAX_MIB + 1), "MiB"),
-        (an_inventory(reservedMib=-1), "-1 reserved"),
-        (an_inventory(index=-1), "GPU-1"),
-        (an_inventory(uuid=7), "Expected `str`"),
-        ('{"cards":[' + ",".join([json.dumps(json.loads(an_inventory())["cards"][0])] * 2) + "]}",
-         "twice"),
-        ('{"cards":[],"more":' + "[" * 100_000, "recursion"),
+        (read_assignment, "", "truncated"),
+        (read_assignment, "{}", "no container"),
+        (read_assignment, "[]", "Expected `object`"),
+        (read_assignment, '{"a":[]}', "no slice"),
+        (read_assignment, '{"a":[{"card":"x"}]}', "missing required field `mib`"),
+        (read_assignment, '{"a":[{"card":"x","mib":0}]}', "0 MiB"),
+        (read_assignment, '{"a":[{"card":"x","mib":-5}]}', "-5 MiB"),
+        (read_assignment, '{"a":[{"card":"x","mib":1.5}]}', "Expected `int`"),
+        (read_assignment, '{"a":[{"card":"x","mib":"5"}]}', "Expected `int`"),
+        (read_assignment, '{"a":[{"card":"x","mib":99999999}]}', "99999999 MiB"),
+        (read_assignment, '{"a":[{"card":"x","mib":1,"cores":101}]}', "101% of a card"),
+        (read_assignment, '{"a":[{"card":"x","mib":1,"cores":-1}]}', "-1% of a card"),
+        (read_assignment, '{"a":[{"card":"x","mib":1},{"card":"x","mib":1}]}', "one card twice"),
+        (read_assignment, '{"a":' * 50_000, "characters; want"),
+        (read_assignment, '{"a":' * 5_000, "Expected `array`"),
+        (annotations.read_cards, "null", "Expected `object`"),
+        (annotations.read_cards, '{"cards":[{}]}', "missing required field"),
+        (annotations.read_cards, an_inventory(health="poorly"), "want healthy or unhealthy"),
+        (annotations.read_cards, an_inventory(mib=-1), "-1 MiB"),
+        (annotations.read_cards, an_inventory(mib=MAX_MIB + 1), "MiB"),
+        (annotations.read_cards, an_inventory(reservedMib=-1), "-1 reserved"),
+        (annotations.read_cards, an_inventory(index=-1), "GPU-1"),
+        (annotations.read_cards, an_inventory(uuid=7), "Expected `str`"),
+        (annotations.read_cards, an_inventory(slots=-1), "slots"),
+        (annotations.read_cards, TWICE, "twice"),
+        (annotations.read_cards, '{"cards":[],"more":' + "[" * 100_000, "recursion"),
+        (annotations.read_cordons, '{"GPU-1":{"until":"soon"}}', "RFC3339"),
+        (annotations.read_cordons, '{"GPU-1":{"until":"2026-01-05T12:00:00"}}', "no time zone"),
+        (
+            annotations.read_cordons,
+            '{"GPU-1":{"until":"0001-01-01T00:00:00+23:00"}}',
+            "out of range",
+        ),
+        (annotations.read_cordons, '{"GPU-1":{}}', "missing required field `until`"),
+        (annotations.read_cordons, '{"GPU-1":3}', "Expected `object`"),
+        (annotations.read_load_time, "2026-01-05T12:00:00", "load-time"),
+        (annotations.read_load_time, "noon", "load-time"),
+        (annotations.read_load_time, "9", "load-time"),
+        (annotations.read_load_time, "0001-01-01T00:00:00+23:59", "load-time"),
     ],
-)  # fmt: skip
-def test_an_inventory_that_no_agent_wrote_is_refused(text: str, reason: str) -> None:
+)
+def test_what_none_of_us_wrote_is_refused(
+    read: Callable[[str], object], text: str, reason: str
+) -> None:
     with pytest.raises(WireError, match=reason):
-        annotations.read_cards(text)
+        read(text)
 
 
 def test_a_field_that_we_do_not_know_is_skipped_in_every_annotation() -> None:
@@ -247,30 +248,9 @@ def test_a_field_that_we_do_not_know_is_skipped_in_every_annotation() -> None:
     assert annotations.read_cards(an_inventory(watts=300)) == (a_card("GPU-1", model="A30"),)
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ('{"GPU-1":{"until":"soon"}}', "RFC3339"),
-        ('{"GPU-1":{"until":"2026-01-05T12:00:00"}}', "no time zone"),
-        ('{"GPU-1":{"until":"0001-01-01T00:00:00+23:00"}}', "out of range"),
-        ('{"GPU-1":{}}', "missing required field `until`"),
-        ('{"GPU-1":3}', "Expected `object`"),
-    ],
-)
-def test_a_cordon_that_nobody_wrote_is_refused(text: str, reason: str) -> None:
-    with pytest.raises(WireError, match=reason):
-        annotations.read_cordons(text)
-
-
 @given(st.datetimes(datetime(2000, 1, 1), datetime(2100, 1, 1), timezones=st.just(UTC)))  # noqa: DTZ001
 def test_a_time_comes_back_in_whole_seconds(at: datetime) -> None:
     assert annotations.read_load_time(annotations.write_time(at)) == at.replace(microsecond=0)
-
-
-@pytest.mark.parametrize("text", ["2026-01-05T12:00:00", "noon", "9", "0001-01-01T00:00:00+23:59"])
-def test_a_time_that_is_no_moment_is_refused(text: str) -> None:
-    with pytest.raises(WireError, match="load-time"):
-        annotations.read_load_time(text)
 
 
 READERS: tuple[Callable[[str], object], ...] = (

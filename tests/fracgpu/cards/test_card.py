@@ -50,9 +50,6 @@ def all_free(nodes: Sequence[NodeCards]) -> dict[CardUuid, Mib]:
     return {card.uuid: card.capacity_mib for node in nodes for card in node.cards}
 
 
-# -- what of a card is shared -------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("total", "reserved", "capacity"),
     [(24_000, 0, 24_000), (24_576, 0, 24_560), (81_559, 639, 80_880), (79, 0, 0), (10, 20, 0)],
@@ -96,9 +93,6 @@ def test_a_cordon_counts_until_its_time_and_not_at_it() -> None:
     assert node.cordoned(now=NOON) == frozenset()
 
 
-# -- models -------------------------------------------------------------------------------------
-
-
 def test_a_model_is_written_as_a_label_value_can_be() -> None:
     assert model_key("NVIDIA  H100 80GB\tHBM3 ") == "NVIDIA-H100-80GB-HBM3"
 
@@ -131,9 +125,6 @@ def test_a_model_is_allowed_by_any_glob_whatever_its_case(
 @given(st.text(), st.lists(st.text(), max_size=3))
 def test_no_text_is_too_odd_for_a_model_or_a_glob(model: str, globs: list[str]) -> None:
     assert model_allowed(model, globs=globs) in (True, False)
-
-
-# -- classes ------------------------------------------------------------------------------------
 
 
 def test_cards_of_one_shareable_size_are_one_class_whatever_their_model() -> None:

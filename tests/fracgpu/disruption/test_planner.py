@@ -57,7 +57,6 @@ def reasons(found: Plan) -> set[HoldReason]:
 
 
 BUSY = a_reading(0.9, pods={"pod-a": 0.45, "pod-b": 0.45})
-IDLE = a_reading(0.05)
 FAILING = replace(
     a_node("n1", HOT_CARD),
     cards=(replace(a_node("n1", HOT_CARD).cards[0], health=Health.UNHEALTHY),),
@@ -162,14 +161,16 @@ def test_a_dry_run_decides_like_a_real_one() -> None:
     )
 
 
-def test_a_cluster_that_is_hot_throughout_keeps_most_cards_open() -> None:
+def test_a_cluster_that_is_hot_throughout_keeps_most_cards_open_and_avoids_them() -> None:
     uuids = [f"GPU-{n:02}" for n in range(12)]
     readings = {uuid: a_reading(0.9 + n / 200) for n, uuid in enumerate(uuids)}
     state = a_disruption_state(
         nodes=[a_node("n1", *uuids)], pods=[], readings={**readings, HOT_CARD: None}
     )
+    closed = cards_to_cordon(state, policy=ACTIVE, now=NOON)
 
-    assert cards_to_cordon(state, policy=ACTIVE, now=NOON) == {"GPU-11", "GPU-10", "GPU-09"}
+    assert closed == {"GPU-11", "GPU-10", "GPU-09"}
+    assert avoided_in(state) == set(uuids) - closed
 
 
 def test_a_card_that_is_freed_for_a_waiting_pod_is_neither_cordoned_nor_taken_for_hot() -> None:
@@ -182,53 +183,23 @@ def test_a_card_that_is_freed_for_a_waiting_pod_is_neither_cordoned_nor_taken_fo
 
 
 @pytest.mark.parametrize(
-    ("heat", "since_minutes", "cordoned"),
+    ("heat", "since_minutes", "cordoned", "avoided"),
     [
-        (Heat.COOL, 1, False),
-        (Heat.WARMING, 1, False),
-        (Heat.HOT, 1, True),
-        (Heat.RELIEVING, 1, True),
-        (Heat.SETTLING, 9, True),
-        (Heat.SETTLING, 11, False),
+        (Heat.COOL, 1, False, False),
+        (Heat.WARMING, 1, False, True),
+        (Heat.HOT, 1, True, False),
+        (Heat.RELIEVING, 1, True, False),
+        (Heat.SETTLING, 9, True, False),
+        (Heat.SETTLING, 11, False, True),
     ],
 )
-def test_new_slices_are_kept_off_hot_and_just_relieved_cards(
-    heat: Heat, since_minutes: int, cordoned: bool
+def test_new_slices_are_kept_off_cards_by_their_heat(
+    heat: Heat, since_minutes: int, cordoned: bool, avoided: bool
 ) -> None:
     since = NOON - timedelta(minutes=since_minutes)
     state = replace(a_disruption_state(), heat={HOT_CARD: CardHeat(heat=heat, since=since)})
-
     assert (HOT_CARD in cards_to_cordon(state, policy=ACTIVE, now=NOON)) is cordoned
-
-
-@pytest.mark.parametrize(
-    ("heat", "since_minutes", "avoided"),
-    [
-        (Heat.COOL, 1, False),
-        (Heat.WARMING, 1, True),
-        (Heat.HOT, 1, False),  # closed
-        (Heat.SETTLING, 9, False),  # closed
-        (Heat.SETTLING, 11, True),
-    ],
-)
-def test_a_card_is_avoided_before_it_is_closed_and_after_until_it_is_cool(
-    heat: Heat, since_minutes: int, avoided: bool
-) -> None:
-    since = NOON - timedelta(minutes=since_minutes)
-    state = replace(a_disruption_state(), heat={HOT_CARD: CardHeat(heat=heat, since=since)})
-
     assert (HOT_CARD in avoided_in(state)) is avoided
-
-
-def test_hot_cards_beyond_those_that_may_be_closed_are_avoided() -> None:
-    uuids = [f"GPU-{n:02}" for n in range(12)]
-    readings = {uuid: a_reading(0.9 + n / 200) for n, uuid in enumerate(uuids)}
-    state = a_disruption_state(
-        nodes=[a_node("n1", *uuids)], pods=[], readings={**readings, HOT_CARD: None}
-    )
-
-    closed = cards_to_cordon(state, policy=ACTIVE, now=NOON)
-    assert avoided_in(state) == set(uuids) - closed
 
 
 def relieved(
@@ -255,18 +226,16 @@ def relieved(
     )
 
 
-def test_a_relieved_card_that_is_cool_again_is_avoided_while_others_are_cooler() -> None:
-    assert avoided_in(relieved(minutes_ago=20, level_ratio=0.31)) == {HOT_CARD}
-
-
-def test_a_relieved_card_is_avoided_while_one_card_is_cooler_however_busy_the_others_are() -> None:
-    state = relieved(minutes_ago=20, level_ratio=0.31, others=dict.fromkeys("abc", 0.7))
-
+@pytest.mark.parametrize(
+    ("level_ratio", "others"),
+    [(0.31, {}), (0.31, dict.fromkeys("abc", 0.7)), (None, {})],
+    ids=["others are cooler", "one card is cooler", "it is not measured any more"],
+)
+def test_a_relieved_card_is_avoided_unless_it_is_known_to_be_the_coolest(
+    level_ratio: float | None, others: dict[str, float]
+) -> None:
+    state = relieved(minutes_ago=20, level_ratio=level_ratio, others=others)
     assert avoided_in(state) == {HOT_CARD}
-
-
-def test_a_relieved_card_that_is_not_measured_any_more_is_not_known_to_be_the_coolest() -> None:
-    assert avoided_in(relieved(minutes_ago=20, level_ratio=None)) == {HOT_CARD}
 
 
 def test_a_closed_card_is_not_compared_with_a_relieved_one() -> None:
@@ -394,9 +363,6 @@ def test_during_a_change_freeze_nothing_is_begun_and_the_plan_says_until_when() 
     assert [(held.subject, held.reason, held.detail) for held in found.held] == [
         ("cluster", HoldReason.CHANGE_FREEZE, "until 2026-01-05 13:00 UTC")
     ]
-
-
-# -- properties ------------------------------------------------------------------------------------
 
 
 @st.composite

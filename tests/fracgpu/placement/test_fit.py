@@ -67,8 +67,6 @@ LATER: Final = NOON + timedelta(minutes=1)
 MODELS: Final = ("NVIDIA A30", "Tesla T4", "AMD Instinct MI210")
 NODES: Final = ("n1", "n2")
 
-# -- what is drawn: every field of a request ------------------------------------------------------
-
 CONTAINER: Final[Mapping[str, st.SearchStrategy[Any]]] = {
     "name": st.just(""),  # set by its place
     "kind": st.sampled_from(ContainerKind),
@@ -161,9 +159,6 @@ def pods_on(draw: st.DrawFn, node: NodeCards) -> list[PodAllocation]:
     ]
 
 
-# -- the oracle -----------------------------------------------------------------------------------
-
-
 def peak(parts: Sequence[tuple[ContainerKind, int]]) -> int:
     """Return what containers take at once at most, step by step as kubelet starts them."""
     most = running = 0
@@ -235,9 +230,6 @@ def node_takes(info: NodeInfo, need: PodNeed, *, opened: bool = False) -> bool:
     if not (info.node.shared and (opened or info.node.schedulable)):
         return False
     return any(all_take(need, chosen) for chosen in choices(tuple(info.cards.values()), need))
-
-
-# -- the property ---------------------------------------------------------------------------------
 
 
 @dataclass(slots=True, kw_only=True)
@@ -429,9 +421,6 @@ def test_every_fact_of_a_pod_is_asked_by_a_rule() -> None:
     assert names_of(PodNeed) - {"containers"} - asked == CHOICES
 
 
-# -- reasons --------------------------------------------------------------------------------------
-
-
 def asked(info: NodeInfo, need: PodNeed) -> list[int]:
     cards = cards_of(info.cards.values())
     codes: list[int] = unfit_reasons(cards, need, CardRequest.of(need.containers[0]))[0].tolist()
@@ -494,9 +483,6 @@ def test_the_cards_of_a_share_are_those_of_its_class_to_the_mib() -> None:
         assert asked(info, a_pod_need(a_need(mib, share=third))) == expected
     huge = Fraction(10**30, 10**30 + 1)  # beyond 64 bits
     assert asked(info, a_pod_need(a_need(240, share=huge)))[2] == 0
-
-
-# -- over time ------------------------------------------------------------------------------------
 
 
 def a_matrix(count: int = 1) -> tuple[Ledger, NodeMatrix]:

@@ -2,20 +2,18 @@
 
 from dataclasses import replace
 from fractions import Fraction
-from itertools import combinations, product
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from fracgpu.cards.card import FULL_CORES, CardUuid, Health
-from fracgpu.k8s.container import ContainerSpec
+from fracgpu.cards.card import CardUuid, Health
 from fracgpu.placement.fit import FitReason
 from fracgpu.placement.outcome import NoPlacement, Placement
 from fracgpu.placement.placement import place
-from fracgpu.request.need import ContainerNeed, PodNeed, Strategy
-from fracgpu.state.allocation import Assignment, CardAllocation, Slice, allocations_by_card
+from fracgpu.request.need import PodNeed, Strategy
+from fracgpu.state.allocation import Assignment, CardAllocation
 from fracgpu.state.snapshot import NodeInfo, build_node_info
 from fracgpu.units import Mib
 from tests.support.core import (
@@ -29,7 +27,6 @@ from tests.support.core import (
     small_needs,
     small_nodes,
 )
-from tests.support.examples import at_least
 
 
 def answer(
@@ -181,66 +178,6 @@ def test_scores_run_from_empty_to_full_with_pack_and_back_with_spread() -> None:
     assert (packed.score, spread.score) == (1.0, 0.0)
 
 
-# -- promises --------------------------------------------------------------------------------------
-
-
-def fits(node_info: NodeInfo, need: PodNeed, assignment: Assignment) -> bool:
-    """The definition: each container has what it requests, and no card is overcommitted."""
-    specs = [
-        ContainerSpec(name=container.name, kind=container.kind) for container in need.containers
-    ]
-    for container in need.containers:
-        slices = assignment[container.name]
-        right = all(part == _slice(node_info, container, part.card) for part in slices)
-        if not right or len({part.card for part in slices}) != container.cards:
-            return False
-    return all(
-        card_info.held_mib + allocation.mib <= card_info.card.capacity_mib
-        and card_info.held_slots + allocation.slots <= card_info.card.slots
-        and card_info.held_cores + allocation.cores <= FULL_CORES
-        and (
-            not card_info.card.limits_mib
-            or card_info.held_mib + card_info.held_borrow_mib + allocation.limit_mib
-            <= card_info.card.limits_mib
-        )
-        for uuid, allocation in allocations_by_card(assignment, specs).items()
-        for card_info in [node_info.cards[uuid]]
-    )
-
-
-def _slice(node_info: NodeInfo, container: ContainerNeed, card: CardUuid) -> Slice:
-    most_mib = container.most_mib if node_info.cards[card].card.limits_mib else None
-    return Slice(card=card, mib=container.mib, cores=container.cores, most_mib=most_mib or Mib(0))
-
-
-def any_assignment(node_info: NodeInfo, need: PodNeed) -> bool:
-    """Try every assignment."""
-    choices = [
-        [
-            tuple(_slice(node_info, container, uuid) for uuid in chosen)
-            for chosen in combinations(node_info.cards, container.cards)
-        ]
-        for container in need.containers
-    ]
-    names = [container.name for container in need.containers]
-    return any(
-        fits(node_info, need, dict(zip(names, chosen, strict=True))) for chosen in product(*choices)
-    )
-
-
-@settings(max_examples=at_least(100))
-@given(small_nodes(), small_needs(), st.sampled_from(Strategy))
-def test_an_assignment_is_found_whenever_there_is_one(
-    node_info: NodeInfo, need: PodNeed, strategy: Strategy
-) -> None:
-    found = answer(node_info, need, strategy=strategy)
-
-    assert isinstance(found, Placement) == any_assignment(node_info, need)
-    if isinstance(found, Placement):
-        assert fits(node_info, need, found.assignment)
-        assert 0.0 <= found.score <= 1.0
-
-
 @given(small_nodes())
 def test_cards_are_in_the_order_of_their_indexes_however_the_node_lists_them(
     node_info: NodeInfo,
@@ -248,15 +185,6 @@ def test_cards_are_in_the_order_of_their_indexes_however_the_node_lists_them(
     backwards = replace(node_info.node, cards=tuple(reversed(node_info.node.cards)))
 
     assert list(build_node_info(backwards, ()).cards) == list(node_info.cards)
-
-
-@given(small_nodes(), small_needs())
-def test_every_no_has_a_reason(node_info: NodeInfo, need: PodNeed) -> None:
-    found = answer(node_info, need)
-
-    if isinstance(found, NoPlacement):
-        assert found.text
-        assert set(found.refusals) <= set(node_info.cards)
 
 
 @given(small_nodes(), small_mib)

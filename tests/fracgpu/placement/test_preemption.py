@@ -77,54 +77,6 @@ def uids(victims: Victims | None) -> set[str]:
     return set(victims.uids)
 
 
-def test_victims_are_on_one_card_and_never_spread_over_two() -> None:
-    pods = [
-        a_potential_victim("a1", a=400), a_potential_victim("a2", a=400),
-        a_potential_victim("b1", b=400), a_potential_victim("b2", b=400),
-    ]  # fmt: skip
-
-    assert uids(chosen(a_pod_need(a_need(800)), pods)) in ({"a1", "a2"}, {"b1", "b2"})
-
-
-def test_nobody_is_taken_where_the_freed_memory_would_be_spread() -> None:
-    pods = [a_potential_victim("a", a=400), a_potential_victim("b", b=400)]
-    pods += [
-        a_potential_victim("boss-a", priority=100, a=400),
-        a_potential_victim("boss-b", priority=100, b=400),
-    ]
-
-    assert chosen(a_pod_need(a_need(800)), pods) is None
-    assert uids(chosen(a_pod_need(a_need(400)), pods)) in ({"a"}, {"b"})
-
-
-def test_the_fewest_are_taken() -> None:
-    pods = [
-        a_potential_victim("small", a=300),
-        a_potential_victim("less", a=300),
-        a_potential_victim("big", b=700),
-    ]
-
-    assert uids(chosen(a_pod_need(a_need(700)), pods)) == {"big"}
-
-
-def test_the_least_important_are_taken() -> None:
-    pods = [
-        a_potential_victim("boss", priority=50, a=800),
-        a_potential_victim("low", priority=1, b=800),
-    ]
-
-    assert uids(chosen(a_pod_need(a_need(500)), pods)) == {"low"}
-
-
-def test_two_unimportant_ones_go_before_an_important_one() -> None:
-    pods = [
-        a_potential_victim("boss", priority=50, a=800),
-        a_potential_victim("low-1", b=400), a_potential_victim("low-2", b=400),
-    ]  # fmt: skip
-
-    assert uids(chosen(a_pod_need(a_need(800)), pods)) == {"low-1", "low-2"}
-
-
 def test_a_budget_is_broken_only_where_nothing_else_helps_and_then_it_is_said() -> None:
     budget = PodDisruptionBudget(
         namespace="default", name="b", allowed=0, labels={"app": "guarded"}
@@ -140,18 +92,6 @@ def test_a_budget_is_broken_only_where_nothing_else_helps_and_then_it_is_said() 
     assert chosen(need, [guarded, boss], budgets=[budget]) == Victims(
         uids=("guarded",), violations=1
     )
-
-
-def test_sick_cards_are_not_worth_a_victim() -> None:
-    cards = [a_card("a", mib=800, health=Health.UNHEALTHY)]
-
-    assert chosen(a_pod_need(a_need(800)), [a_potential_victim("p", a=800)], cards=cards) is None
-
-
-def test_several_cards_are_freed_for_a_pod_that_asks_for_several() -> None:
-    pods = [a_potential_victim("a", a=800), a_potential_victim("b", b=800)]
-
-    assert uids(chosen(a_pod_need(a_need(800, cards=2)), pods)) == {"a", "b"}
 
 
 def test_several_containers_get_what_they_need_and_no_victim_is_in_vain() -> None:

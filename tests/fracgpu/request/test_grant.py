@@ -60,9 +60,6 @@ def asks(*slices: SliceRequest, models: tuple[str, ...] = ()) -> PodRequest:
     return PodRequest(slices=slices, models=models)
 
 
-# -- what is granted ----------------------------------------------------------------------------
-
-
 def test_a_share_is_one_of_the_first_class_and_names_it() -> None:
     assert grant(asks(HALF), CLASSES) == Grant(
         need=PodNeed(
@@ -156,8 +153,6 @@ def test_what_concerns_the_whole_pod_is_handed_on() -> None:
         found = {"models": need.models, "strategy": need.strategy, "topology": need.topology}
         assert found == wanted
 
-
-# -- what the administrator configures ----------------------------------------------------------
 
 DEFAULT_H100 = ClassRule(default_models=("*H100*",))
 
@@ -263,8 +258,6 @@ def test_a_share_of_an_unknown_size_cannot_wait(request_: PodRequest, rule: Clas
     with pytest.raises(RequestError):
         grant(request_, (), rule=rule)
 
-
-# -- what is rejected, and the errors -----------------------------------------------------------
 
 REFUSED: dict[str, tuple[PodRequest, Sequence[CardClass], str]] = {
     "no card anywhere": (
@@ -396,9 +389,6 @@ def test_containers_that_run_one_after_the_other_need_not_fit_together() -> None
     assert grant(asks(*containers), (a_class(24_000, per_node=1),)).card_class is not None
 
 
-# -- limits of admitted pods --------------------------------------------------------------------
-
-
 def test_an_admitted_pod_needs_what_its_limits_say() -> None:
     request = asks(
         SliceRequest(
@@ -454,8 +444,6 @@ def test_containers_are_described_one_after_the_other() -> None:
 
     assert describe(granted) == "a: 1 MiB on 1 card; b: 2 MiB on 1 card"
 
-
-# -- invariants ---------------------------------------------------------------------------------
 
 PARTS = st.one_of(
     st.builds(

@@ -58,9 +58,6 @@ def slices(request: PodRequest | None) -> tuple[SliceRequest, ...]:
     return request.slices
 
 
-# -- what is accepted ---------------------------------------------------------------------------
-
-
 def test_a_pod_that_says_nothing_asks_for_nothing() -> None:
     assert read() is None
     assert parse_request({"team": "x", "simulator.fracgpu.io/busy": "1"}, [a_spec()]) is None
@@ -214,8 +211,6 @@ def test_how_much_a_container_may_use_is_said_beside_what_it_is_guaranteed() -> 
 def test_a_need_knows_its_total() -> None:
     assert ContainerNeed(name="a", mib=Mib(100), cards=3).total_mib == 300
 
-
-# -- what is rejected, and the errors -----------------------------------------------------------
 
 ALL_KEYS = ", ".join(names.REQUEST_KEYS)
 A, B = a_spec("a"), a_spec("b")
@@ -494,8 +489,6 @@ def test_nonsense_is_refused_in_these_words(
 def test_reserved_keys_are_not_judged_here() -> None:
     assert read(granted="x", assignment="y", wired="z") is None
 
-
-# -- invariants ---------------------------------------------------------------------------------
 
 KEYS = st.sampled_from([*names.REQUEST_KEYS, *names.RESERVED_KEYS, "fracgpu.io/x", "fracgpu.io/"])
 VALUES = st.one_of(

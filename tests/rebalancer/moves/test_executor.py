@@ -301,9 +301,6 @@ async def test_a_stateful_pod_that_came_back_under_its_name_is_the_replacement(
     assert rig.figure("evictions_total", code="allowed") == 1
 
 
-# -- crashes ---------------------------------------------------------------------------------------
-
-
 async def test_a_crash_after_the_plan_is_resumed(kube: KubeClient, clock: VirtualClock) -> None:
     await make_cluster(kube, annotations=EVICT)
     async with a_rig(kube, clock=clock) as rig:

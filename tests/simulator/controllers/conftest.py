@@ -1,9 +1,8 @@
 """Controllers on either API server, and kubelets played by the test."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -11,15 +10,10 @@ import pytest_asyncio
 from kube.access import connect
 from kube.kinds import NAMESPACES
 from process.clock import SystemClock
+from simulator.apiserver.server import ApiServer
 from simulator.controllers.manager import run_controllers
 from tests.simulator.controllers.harness import Harness
 from tests.support.real_apiserver import real_api_server
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
-    from simulator.apiserver.server import ApiServer
 
 _TLS_CLOSE_S = 0.1
 

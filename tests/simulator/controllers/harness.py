@@ -1,18 +1,13 @@
 """Owners as tests write them, and a namespace in which their pods become ready, fail or end."""
 
-from __future__ import annotations
+from collections.abc import Callable
+from typing import Any
 
-from typing import TYPE_CHECKING, Any
-
+from kube.client import KubeClient
 from kube.errors import NotFound
 from kube.kinds import PODS, Kind
 from simulator.objects import Json, decode
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from kube.client import KubeClient
 
 READY = {"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}}
 

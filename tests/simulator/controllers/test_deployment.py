@@ -1,23 +1,7 @@
 from __future__ import annotations
 
-from kube.kinds import DEPLOYMENTS, REPLICASETS
+from kube.kinds import DEPLOYMENTS
 from tests.simulator.controllers.harness import Harness, an_owner
-
-
-async def test_it_makes_one_replicaset_named_by_its_template(harness: Harness) -> None:
-    await harness.kube.create(DEPLOYMENTS, an_owner("web", replicas=2), namespace=harness.namespace)
-
-    pods = await harness.ready_all(2)
-
-    hashes = {pod["metadata"]["labels"]["pod-template-hash"] for pod in pods}
-    assert len(hashes) == 1
-    name = f"web-{hashes.pop()}"
-    made = await harness.get(REPLICASETS, name)
-    assert made is not None
-    assert made["spec"]["selector"]["matchLabels"]["app"] == "a"
-    await harness.wait_status(
-        DEPLOYMENTS, "web", replicas=2, readyReplicas=2, availableReplicas=2, updatedReplicas=2
-    )
 
 
 async def test_a_new_template_is_rolled_out_without_a_moment_of_nobody(harness: Harness) -> None:
@@ -53,13 +37,3 @@ async def test_recreate_waits_for_the_old_to_be_gone(harness: Harness) -> None:
         what="the new pod alone",
     )
     assert new["metadata"]["annotations"] == {"version": "2"}
-
-
-async def test_availability_is_a_condition(harness: Harness) -> None:
-    await harness.kube.create(DEPLOYMENTS, an_owner("web", replicas=1), namespace=harness.namespace)
-    await harness.ready_all(1)
-
-    found = await harness.wait_status(DEPLOYMENTS, "web", availableReplicas=1)
-
-    (condition,) = found["status"]["conditions"]
-    assert (condition["type"], condition["status"]) == ("Available", "True")

@@ -1,14 +1,10 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from kube.kinds import PDBS, REPLICASETS
+from simulator.objects import Json
 from tests.simulator.controllers.harness import Harness, an_owner
-
-if TYPE_CHECKING:
-    from simulator.objects import Json
 
 
 def a_budget(**spec: Any) -> Json:

@@ -3,42 +3,10 @@ from __future__ import annotations
 import pytest
 
 from kube.errors import KubeError, NotFound
-from kube.kinds import CONFIGMAPS, DEPLOYMENTS, NAMESPACES, PODS, REPLICASETS
+from kube.kinds import CONFIGMAPS, DEPLOYMENTS, NAMESPACES, PODS
 from tests.simulator.controllers.harness import Harness, a_template, an_owner
 from tests.support.objects import a_config
 from tests.support.waiting import until
-
-
-async def test_what_a_deleted_owner_leaves_behind_is_deleted(harness: Harness) -> None:
-    await harness.kube.create(DEPLOYMENTS, an_owner("web", replicas=2), namespace=harness.namespace)
-    await harness.wait_count(2)
-
-    await harness.kube.delete(DEPLOYMENTS, "web", namespace=harness.namespace)
-
-    await harness.wait_count(0)
-    listed = await harness.kube.list(REPLICASETS, namespace=harness.namespace)
-    assert listed.items == []
-
-
-async def test_a_pod_of_an_owner_that_never_was_is_deleted(harness: Harness) -> None:
-    stray = {
-        "metadata": {
-            "name": "stray",
-            "ownerReferences": [
-                {
-                    "apiVersion": "apps/v1",
-                    "kind": "ReplicaSet",
-                    "name": "r",
-                    "uid": "no-such-uid",
-                }
-            ],
-        },
-        "spec": a_template("x")["spec"],
-    }
-
-    await harness.kube.create(PODS, stray, namespace=harness.namespace)
-
-    await harness.wait_count(0)
 
 
 async def test_a_pod_of_a_stranger_is_left_alone(harness: Harness) -> None:

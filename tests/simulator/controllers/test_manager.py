@@ -1,18 +1,13 @@
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING
 
 from kube.access import connect_to
+from kube.client import KubeClient
 from kube.kinds import REPLICASETS
 from process.clock import SystemClock
 from simulator.apiserver.apimachinery.storage import Store
 from simulator.apiserver.server import ApiServer
 from simulator.controllers.manager import run_controllers
 from tests.simulator.controllers.harness import Harness, an_owner
-
-if TYPE_CHECKING:
-    from kube.client import KubeClient
 
 
 async def test_controllers_started_late_find_what_is_to_be_done(kube: KubeClient) -> None:

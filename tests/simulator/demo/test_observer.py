@@ -5,6 +5,8 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
+
 from fracgpu import names
 from fracgpu.cards.annotations import write_cards
 from fracgpu.cards.card import Card, CardUuid
@@ -95,19 +97,24 @@ async def bound_pod(kube: KubeClient, name: str, mib: int, *, ready: bool = True
         await kube.patch(PODS, name, status, namespace="demo", subresource="status")
 
 
-async def test_the_peak_of_a_card_outlives_its_pods(kube: KubeClient) -> None:
+@pytest.fixture
+async def observer(kube: KubeClient) -> AsyncIterator[Observer]:
     async with observing(kube, Thermometer()) as observer:
-        await bound_pod(kube, "a", 3000)
-        await bound_pod(kube, "b", 2000)
-        await until_true(
-            lambda: [peak.peak_mib for peak in observer.peaks] == [5000], what="both pods seen"
-        )
+        yield observer
 
-        await kube.delete(PODS, "a", namespace="demo", grace_s=0)
 
-        await until_true(lambda: len(observer.pods) == 1, what="the deletion seen")
-        (peak,) = observer.peaks
-        assert (peak.card, peak.capacity_mib, peak.peak_mib) == (A, 8000, 5000)
+async def test_the_peak_of_a_card_outlives_its_pods(kube: KubeClient, observer: Observer) -> None:
+    await bound_pod(kube, "a", 3000)
+    await bound_pod(kube, "b", 2000)
+    await until_true(
+        lambda: [peak.peak_mib for peak in observer.peaks] == [5000], what="both pods seen"
+    )
+
+    await kube.delete(PODS, "a", namespace="demo", grace_s=0)
+
+    await until_true(lambda: len(observer.pods) == 1, what="the deletion seen")
+    (peak,) = observer.peaks
+    assert (peak.card, peak.capacity_mib, peak.peak_mib) == (A, 8000, 5000)
 
 
 async def test_what_a_claim_was_allocated_counts_for_its_pod(kube: KubeClient) -> None:
@@ -173,58 +180,58 @@ async def test_a_card_is_relieved_only_when_every_heating_pod_is_back(kube: Kube
         assert [line.text for line in shown.story] == [because.text, f"moved: {move}"]
 
 
-async def test_the_dashboard_shows_slices_and_where_heat_is_unknown(kube: KubeClient) -> None:
-    async with observing(kube, Thermometer()) as observer:
-        await bound_pod(kube, "a", 3000)
-        await until_true(lambda: bool(observer.pods), what="the pod seen")
+async def test_the_dashboard_shows_slices_and_where_heat_is_unknown(
+    kube: KubeClient, observer: Observer
+) -> None:
+    await bound_pod(kube, "a", 3000)
+    await until_true(lambda: bool(observer.pods), what="the pod seen")
 
-        dashboard = observer.dashboard(expected={"a": 2}, roles=[("webhook", True)])
+    dashboard = observer.dashboard(expected={"a": 2}, roles=[("webhook", True)])
 
-        (node,) = dashboard.nodes
-        (card,) = node.cards
-        assert (card.held_mib, card.capacity_mib, card.busy) == (3000, 8000, None)
-        assert [part.pod for part in card.slices] == ["a"]
-        assert dashboard.pods_expected == 2
+    (node,) = dashboard.nodes
+    (card,) = node.cards
+    assert (card.held_mib, card.capacity_mib, card.busy) == (3000, 8000, None)
+    assert [part.pod for part in card.slices] == ["a"]
+    assert dashboard.pods_expected == 2
 
 
-async def test_news_is_stamped_and_kept_in_order(kube: KubeClient) -> None:
-    async with observing(kube, Thermometer()) as observer:
-        observer.add_event_line("first")
-        observer.add_event_line("second")
+async def test_news_is_stamped_and_kept_in_order(observer: Observer) -> None:
+    observer.add_event_line("first")
+    observer.add_event_line("second")
 
-        assert [line.partition("s  ")[2] for line in observer.event_lines] == ["first", "second"]
+    assert [line.partition("s  ")[2] for line in observer.event_lines] == ["first", "second"]
 
 
 async def test_a_replacement_beside_the_pod_that_it_replaces_is_not_one_pod_more(
-    kube: KubeClient,
+    kube: KubeClient, observer: Observer
 ) -> None:
-    async with observing(kube, Thermometer()) as observer:
-        for name in ("burner-1", "burner-2", "burner-3"):
-            await bound_pod(kube, name, 1000)
-        await until_true(lambda: len(observer.pods) == 3, what="the pods seen")
+    for name in ("burner-1", "burner-2", "burner-3"):
+        await bound_pod(kube, name, 1000)
+    await until_true(lambda: len(observer.pods) == 3, what="the pods seen")
 
-        dashboard = observer.dashboard(expected={"burner": 2, "chat": 1}, roles=())
+    dashboard = observer.dashboard(expected={"burner": 2, "chat": 1}, roles=())
 
-        assert (dashboard.pods_running, dashboard.pods_expected) == (2, 3)
+    assert (dashboard.pods_running, dashboard.pods_expected) == (2, 3)
 
 
-async def test_an_event_that_is_written_on_three_objects_is_told_once(kube: KubeClient) -> None:
-    async with observing(kube, Thermometer()) as observer:
-        for count, kind in enumerate(("Pod", "ReplicaSet", "Node", "Pod")):
-            event = {
-                "metadata": {"name": f"e{count}"},
-                "involvedObject": {"kind": kind, "namespace": "demo", "name": "burner"},
-                "reason": "Evicted",
-                "message": "pod demo/burner-1 was evicted" if count < 3 else "another",
-                "type": "Normal",
-            }
-            await kube.create(EVENTS, event, namespace="demo")
+async def test_an_event_that_is_written_on_three_objects_is_told_once(
+    kube: KubeClient, observer: Observer
+) -> None:
+    for count, kind in enumerate(("Pod", "ReplicaSet", "Node", "Pod")):
+        event = {
+            "metadata": {"name": f"e{count}"},
+            "involvedObject": {"kind": kind, "namespace": "demo", "name": "burner"},
+            "reason": "Evicted",
+            "message": "pod demo/burner-1 was evicted" if count < 3 else "another",
+            "type": "Normal",
+        }
+        await kube.create(EVENTS, event, namespace="demo")
 
-        def reported() -> bool:
-            return bool(observer.event_lines) and observer.event_lines[-1].endswith("another")
+    def reported() -> bool:
+        return bool(observer.event_lines) and observer.event_lines[-1].endswith("another")
 
-        await until_true(reported, what="the last event was seen")
-        assert len(observer.event_lines) == 2
+    await until_true(reported, what="the last event was seen")
+    assert len(observer.event_lines) == 2
 
 
 async def test_news_names_a_card_as_the_screen_does(kube: KubeClient) -> None:

@@ -1,7 +1,6 @@
 """A child ends with its parent, also when the parent is killed."""
 
 import asyncio
-import os
 import shutil
 import signal
 import sys
@@ -9,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from simulator.envtest.lifetime import ends_with_us
 from tests.support.processes import is_alive
 from tests.support.waiting import until_true
 
@@ -43,12 +41,3 @@ async def test_a_child_of_a_killed_process_is_killed() -> None:
     await parent.wait()
 
     await until_true(lambda: not is_alive(child), what="the child has ended")
-
-
-async def test_the_program_keeps_its_pid_and_its_arguments() -> None:
-    words = ends_with_us([sys.executable, "-c", "import os; print(os.getpid())"])
-    child = await asyncio.create_subprocess_exec(*words, stdout=asyncio.subprocess.PIPE)
-
-    output, _ = await child.communicate()
-
-    assert int(output) == child.pid != os.getpid()

@@ -46,11 +46,6 @@ def test_a_pod_has_ended_by_its_phase(phase: str, ended: bool) -> None:
     assert read_kubelet_pod(json.dumps(body).encode()).ended is ended
 
 
-def test_something_else_is_no_pod() -> None:
-    with pytest.raises(ValueError, match="metadata"):
-        read_kubelet_pod(b'{"metadata": 1}')
-
-
 def test_a_status_shows_each_container_and_readiness_only_when_running() -> None:
     pod = KubeletPod(
         uid="u",

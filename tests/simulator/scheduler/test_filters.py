@@ -43,34 +43,11 @@ def requiring(*expressions: Json, fields: list[Json] | None = None) -> Json:
     return {"nodeAffinity": required}
 
 
-def test_each_resource_that_is_short_is_named() -> None:
-    pod = a_pod(a_container(**{"cpu": "4001m", "fracgpu.io/gpu-mem": "96001", "x/y": "1"}))
-
-    found = refused(pod, a_room())
-
-    assert found == ("Insufficient cpu", "Insufficient fracgpu.io/gpu-mem", "Insufficient x/y")
-
-
 def test_what_others_took_is_gone() -> None:
     room = a_room(a_pod(a_container(cpu="3500m")))
 
     assert refused(a_pod(a_container(cpu="500m")), room) == ()
     assert refused(a_pod(a_container(cpu="501m")), room) == ("Insufficient cpu",)
-
-
-def test_a_node_takes_so_many_pods_and_no_more() -> None:
-    room = a_room(a_pod(), a_pod())
-
-    assert refused(a_pod(), room) == ("Too many pods",)
-
-
-def test_a_closed_node_takes_only_who_tolerates_that() -> None:
-    closed = a_room(spec={"unschedulable": True})
-    key = "node.kubernetes.io/unschedulable"
-    tolerant = a_pod(tolerations=[{"key": key, "operator": "Exists"}])
-
-    assert refused(a_pod(), closed) == ("node(s) were unschedulable",)
-    assert refused(tolerant, closed) == ()
 
 
 def test_the_first_taint_that_is_not_tolerated_is_named() -> None:

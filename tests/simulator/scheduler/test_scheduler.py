@@ -30,7 +30,7 @@ from scheduler.service import build
 from scheduler.settings import SchedulerSettings
 from simulator.apiserver.server import ApiServer
 from simulator.envtest.ports import free_ports
-from simulator.scheduler.scheduler import KubeScheduler, fit_error
+from simulator.scheduler.scheduler import KubeScheduler
 from tests.support.device_claims import (
     CLASS,
     a_device,
@@ -286,10 +286,6 @@ async def test_after_an_error_the_pod_is_tried_again_by_itself(
         assert await until_bound(client, "p") == "a"
 
 
-def test_a_cluster_without_nodes_is_named_as_such() -> None:
-    assert fit_error({}, total=0) == "no nodes available to schedule pods"
-
-
 @on_both
 async def test_with_our_extender_every_pod_gets_an_exact_card(
     client: KubeClient, kubeconfig: Path
@@ -329,37 +325,6 @@ async def test_with_our_extender_every_pod_gets_an_exact_card(
         for card_slice in slices:
             held[card_slice.card] = held.get(card_slice.card, 0) + card_slice.mib
     assert max(held.values()) <= 24_000
-
-
-async def test_a_burst_of_claims_never_takes_more_of_a_card_than_it_has(
-    tmp_path: Path,
-) -> None:
-    async with ApiServer.start(port=0) as api, connect(api.kubeconfig(tmp_path / "k")) as client:
-        scheduler = KubeScheduler(
-            client, SystemClock(), extender_url=None, scheduler_name="default-scheduler"
-        )
-        await client.create(DEVICE_CLASSES, {"metadata": {"name": CLASS}, "spec": {}})
-        await register(client, a_sharing_node("n", cards=()))
-        await client.create(RESOURCE_SLICES, a_device_slice("n", a_device("gpu-a", mib=10_000)))
-        for number in range(12):
-            await client.create(
-                RESOURCE_CLAIMS, a_device_claim(f"c{number}", a_request()), namespace="default"
-            )
-            body = a_pod_with_claim(f"p{number}", f"c{number}")
-            await client.create(PODS, body, namespace="default")
-
-        async with asyncio.TaskGroup() as group:
-            running = group.create_task(scheduler.run())
-            await until(lambda: all_tried(client, 12), what="every pod has been tried")
-            running.cancel()
-
-        claims = await client.list(RESOURCE_CLAIMS)
-        allocated = [
-            claim
-            for raw in claims.items
-            if (claim := decode_object(bytes(raw))["status"].get("allocation"))
-        ]
-        assert len(allocated) == 1
 
 
 async def all_tried(client: KubeClient, count: int) -> bool:

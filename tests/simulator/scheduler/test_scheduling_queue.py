@@ -1,7 +1,5 @@
 """The scheduling queue: which pending pod is tried next, and when one that failed is retried."""
 
-import math
-
 from simulator.scheduler.scheduling_queue import SchedulingQueue
 
 
@@ -10,35 +8,6 @@ def a_queue(*uids: str) -> SchedulingQueue:
     for uid in uids:
         queue.add(uid, priority=0)
     return queue
-
-
-def test_an_empty_queue_waits_for_ever() -> None:
-    queue = a_queue()
-
-    assert queue.next(now_s=0) is None
-    assert queue.wait_s(now_s=0) == math.inf
-
-
-def test_priority_goes_before_age() -> None:
-    queue = a_queue("old")
-    queue.add("urgent", priority=5)
-
-    assert queue.next(now_s=0) == "urgent"
-
-
-def test_a_pod_keeps_its_place_when_it_is_put_in_again() -> None:
-    queue = a_queue("old", "new")
-    queue.add("old", priority=0)
-
-    assert queue.next(now_s=0) == "old"
-
-
-def test_a_removed_pod_is_forgotten() -> None:
-    queue = a_queue("gone")
-    queue.remove("gone")
-
-    assert "gone" not in queue
-    assert queue.next(now_s=0) is None
 
 
 def test_a_refused_pod_waits_for_an_event() -> None:
@@ -77,12 +46,3 @@ def test_after_an_error_the_pause_doubles_up_to_ten_seconds() -> None:
         pauses.append(queue.wait_s(now_s=0))
 
     assert pauses == [1, 2, 4, 8, 10, 10]
-
-
-def test_who_never_failed_goes_before_who_did() -> None:
-    queue = a_queue("failed")
-    queue.refused("failed", now_s=0, as_of=queue.event_count)
-    queue.add("fresh", priority=0)
-    queue.event()
-
-    assert queue.next(now_s=0) == "fresh"

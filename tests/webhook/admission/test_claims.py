@@ -404,9 +404,6 @@ def test_a_pod_that_may_wait_is_told_what_counts_less() -> None:
     )
 
 
-# -- updates ---------------------------------------------------------------------------------------
-
-
 def test_the_same_pod_applied_twice_is_as_it_was() -> None:
     amounts = {MEM: "8k", "cpu": "2"}
     resources = {"limits": dict(amounts), "requests": dict(amounts)}
@@ -456,9 +453,6 @@ def test_what_nobody_here_would_do_cannot_be_asked_of_a_running_pod(key: str, va
     assert isinstance(results[0], Denied)
     assert f"fracgpu.io/{key} is '{value}'; want no" in results[0].message
     assert results[1] == Allowed()
-
-
-# -- templates -------------------------------------------------------------------------------------
 
 
 def test_a_template_keeps_its_limits_and_the_pod_of_it_gets_a_claim() -> None:

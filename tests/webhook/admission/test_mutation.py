@@ -382,9 +382,6 @@ def test_a_pods_own_labels_are_kept_beside_the_one_of_its_grant() -> None:
     assert judged(once) == Allowed(dialect=OURS)
 
 
-# -- affinity ----------------------------------------------------------------------------------
-
-
 def required(terms: list[Json]) -> Json:
     inner = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
     return {"affinity": {"nodeAffinity": inner, "podAffinity": {"kept": True}}}
@@ -432,9 +429,6 @@ def test_preferred_affinity_is_kept_beside_what_is_required() -> None:
     }
 
 
-# -- scheduler ---------------------------------------------------------------------------------
-
-
 def test_a_pod_that_names_another_scheduler_keeps_it_with_a_warning() -> None:
     pod = a_pod(spec={"schedulerName": "batch"}, memory="8Gi")
 
@@ -456,9 +450,6 @@ def test_without_a_scheduler_of_ours_the_pod_keeps_the_default_one() -> None:
     assert stored(pod, outcome)["spec"]["schedulerName"] == "default-scheduler"
     assert isinstance(outcome, Patched)
     assert outcome.warnings == ()
-
-
-# -- what the administrator decides -------------------------------------------------------------
 
 
 def test_a_pod_may_keep_its_view_of_the_cards_where_the_administrator_says_so() -> None:
@@ -512,8 +503,6 @@ def test_a_share_of_cards_that_only_labels_speak_of_is_granted_with_a_warning() 
         "agent reports one",
     )
 
-
-# -- refusals ----------------------------------------------------------------------------------
 
 KNOWN_KEYS = ", ".join(names.REQUEST_KEYS)
 REFUSED = {
@@ -607,8 +596,6 @@ def test_nonsense_is_refused_even_before_the_cluster_is_read() -> None:
     assert outcome.code == 422
 
 
-# -- updates -----------------------------------------------------------------------------------
-
 BOUND = a_pod(
     fraction="0.5", granted=HALF_H100, assignment='{"train":[]}', wired="GPU-1", rebalance="evict"
 )
@@ -695,8 +682,6 @@ def test_a_pod_that_was_spoilt_before_us_can_still_be_updated() -> None:
 
     assert judged_change(old, new) == Allowed()
 
-
-# -- promises ----------------------------------------------------------------------------------
 
 KEYS = ("zone", "fracgpu.io/share", "fracgpu.io/card-memory", "fracgpu.io/card-class-24000")
 LABEL = st.sampled_from(KEYS)
@@ -878,8 +863,6 @@ def test_whatever_stands_in_the_annotations_the_answer_is_an_outcome(asks: dict[
 
     assert isinstance(judged(pod), Patched | Allowed | Denied)
 
-
-# -- a grant that stands there already ------------------------------------------------------------
 
 NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
 OURS_ALONE = Seal(key=b"secret", scope="ml", now=NOON)

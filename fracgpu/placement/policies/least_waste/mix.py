@@ -63,6 +63,9 @@ class WorkloadMix:
     Args:
         capacity: most classes that are kept; the rarest are dropped first.
         half_life_pods: how many newer pods halve the weight of one.
+
+    Attributes:
+        pods: how many were counted.
     """
 
     def __init__(self, *, capacity: int = 512, half_life_pods: float = 10_000) -> None:
@@ -70,6 +73,7 @@ class WorkloadMix:
         self._growth = 2.0 ** (1.0 / half_life_pods)
         self._unit = 1.0
         self._weight: dict[Demand, float] = {}
+        self.pods = 0
 
     def include(self, demand: Demand) -> None:
         """Count a pod with the same weight as the previous one."""
@@ -91,6 +95,7 @@ class WorkloadMix:
         )
 
     def _add(self, demand: Demand) -> None:
+        self.pods += 1
         # Host memory rarely leaves cards idle, and would split every class into many.
         key = Demand(
             cpu_milli=demand.cpu_milli,

@@ -88,6 +88,7 @@ class LeastWasteOrder:
         self._policy: LeastWaste | None = None
         self.problem = library.problem
         self.times_learnt = 0
+        self._pods_learnt = 0
         self.turnover = Turnover()
 
     @property
@@ -114,6 +115,11 @@ class LeastWasteOrder:
     def outdated(self) -> bool:
         """Whether the cluster turns over and scores do not count that yet, or fills up again."""
         return self._policy is not None and self._policy.weights != self.turnover.weights
+
+    @property
+    def grown(self) -> bool:
+        """Whether twice as many pods are known as when the mix was learnt."""
+        return self._folded and self._mix.pods >= max(1, 2 * self._pods_learnt)
 
     def observe(self, pod: BoundPod) -> None:
         """Count a newly bound pod as started and, if it was not refused before, in the mix."""
@@ -195,9 +201,12 @@ class LeastWasteOrder:
         yield from self._refreshed()
         if not self._folded:
             yield from self._fold()
+        before, pods = self._policy, self._mix.pods
+        if not pods:  # by an empty mix nothing is wasted wherever a pod goes
+            return
         models = tuple(self._matrix.models)
         classes = yield from self._resolved(models)
-        before = self._policy
+        self._pods_learnt = pods
         if (
             before is not None
             and not self.outdated

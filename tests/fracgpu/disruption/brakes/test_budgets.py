@@ -45,9 +45,6 @@ def undisturbed(past_move: PastMove, *, ended_ago_s: float = 0) -> PastMove:
     )
 
 
-# -- what counts -----------------------------------------------------------------------------------
-
-
 def test_a_move_that_disturbed_nobody_counts_against_no_budget() -> None:
     many = [undisturbed(a_past_move(minutes_ago=m), ended_ago_s=60 * m) for m in range(1, 50)]
 
@@ -136,9 +133,6 @@ def test_an_hour_is_counted_from_the_disturbance_not_from_the_plan() -> None:
     assert budgets(replace(late, disturbed_at=None)).this_hour == 0
 
 
-# -- each budget -----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("past", "subject", "reason"),
     [
@@ -224,9 +218,6 @@ def test_a_planned_move_counts_at_once() -> None:
     assert (found.in_flight, found.this_hour) == (1, 1)
     assert of_pod(found) is HoldReason.OWNER_COOLDOWN
     assert budgets(policy=DRY_RUN).with_(move).in_flight == 1
-
-
-# -- never exceeded --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)

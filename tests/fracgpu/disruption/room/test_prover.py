@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from fractions import Fraction
 from itertools import combinations, permutations
 from typing import Any
 
@@ -28,16 +27,14 @@ from fracgpu.k8s.scheduling.cluster import SchedulingCluster
 from fracgpu.k8s.scheduling.constraints import SchedulingConstraints
 from fracgpu.k8s.scheduling.objects import SchedulingNode
 from fracgpu.k8s.scheduling.requests import PODS
-from fracgpu.placement.fit import CardRequest
 from fracgpu.request.need import ContainerNeed, PodNeed, Strategy
-from fracgpu.state.allocation import CardAllocation
 from fracgpu.state.cluster_state import PlacedPod
 from fracgpu.state.ledger import Ledger
 from fracgpu.state.move_object import MovePhase
 from fracgpu.state.snapshot import NodeInfo, Snapshot
 from fracgpu.units import Mib
 from tests.fakes.clock import NOON
-from tests.support.core import a_card, a_node_info, an_allocation
+from tests.support.core import a_card, a_node_info
 from tests.support.moves import a_beneficiary
 from tests.support.rebalancing import (
     ACTIVE,
@@ -371,17 +368,6 @@ def test_a_share_needs_only_as_many_pods_moved_as_free_enough() -> None:
     assert _moved(_search(held, mib=9000)) == ["a.2"]
 
 
-def test_a_pod_without_a_target_stays_and_another_choice_is_tried() -> None:
-    # The one pod of 11,000 would be enough, and has no target; two of 5,000 have.
-    held = {
-        "n1": {"a": [11_000, 5000, 5000]},
-        "n2": {"b": [18_500]},
-        "n3": {"c": [18_500]},
-        "n4": {"d": [18_500]},
-    }
-    assert _moved(_search(held, mib=12_000)) == ["a.1", "a.2"]
-
-
 def test_a_pinned_pod_is_never_moved() -> None:
     held = {"n1": {"a": [3000]}, "n2": {"b": [4000]}}
     assert _moved(_search(held)) == ["a.0"]
@@ -403,17 +389,6 @@ def test_a_pod_that_fits_on_a_node_that_takes_it_is_not_helped_by_moves() -> Non
 
     assert _search(held, refused=frozenset({"n1"})) is None
     assert _moved(_search(held, refused=frozenset({"n1", "n2"}))) == ["c.0"]
-
-
-def test_one_large_pod_is_moved_rather_than_two_of_which_one_is_small() -> None:
-    # The target has 9,500 MiB free: too little for the pod that waits, enough for the one of 9,000.
-    held = {"n1": {"a": [9000, 1000, 13_000]}, "n2": {"b": [14_500]}, "n3": {"c": [18_000]}}
-    assert _moved(_search(held, mib=10_000)) == ["a.0"]
-
-
-def test_cards_of_two_nodes_are_not_one_room() -> None:
-    held: Held = {"n1": {"a": []}, "n2": {"b": []}, "n3": {"c": [3000]}}
-    assert _search(held, cards=2) is None
 
 
 _cards = st.lists(st.integers(500, 14_000), max_size=3).filter(lambda pods: sum(pods) <= CARD_MIB)
@@ -504,44 +479,6 @@ def _table(**nodes: NodeInfo) -> CardTable:
     return CardTable(nodes)
 
 
-def _need(mib: int, *, models: tuple[str, ...] = (), **facts: Any) -> PodNeed:
-    container = ContainerNeed(name="main", mib=Mib(mib), **facts)
-    return PodNeed(containers=(container,), models=models)
-
-
-def test_room_is_memory_compute_and_a_slot() -> None:
-    info = a_node_info(
-        a_card("idle"),
-        a_card("half", index=1),
-        a_card("cores", index=2),
-        replace(a_card("slots", index=3), slots=1),
-        held={
-            "half": an_allocation(12_000),
-            "cores": CardAllocation(mib=Mib(0), cores=90),
-            "slots": CardAllocation(mib=Mib(0), slots=1),
-        },
-    )
-    table = _table(n1=info)
-    need = _need(13_000, cores=20)
-    asked = CardRequest.of(need.containers[0])
-    assert table.has_room(need, asked).tolist() == [True, False, False, False]
-
-
-def test_the_last_slot_the_last_memory_and_the_last_compute_are_room() -> None:
-    held = CardAllocation(mib=Mib(1000), cores=60, slots=1)
-    info = a_node_info(replace(a_card("a"), slots=2), held={"a": held})
-    table = _table(n1=info)
-    mib = int(table.cards.free_mib[0])
-
-    def has_room(mib: int, cores: int) -> bool:
-        need = _need(mib, cores=cores)
-        return bool(table.has_room(need, CardRequest.of(need.containers[0]))[0])
-
-    assert has_room(mib, 40)
-    assert not has_room(mib + 1, 40)
-    assert not has_room(mib, 41)
-
-
 def test_a_card_that_takes_nothing_new_is_not_open() -> None:
     info = a_node_info(a_card("a"), a_card("b", index=1))
     cordoned = structs.replace(info.cards[CardUuid("a")], cordoned=True)
@@ -555,21 +492,6 @@ def test_a_card_that_is_avoided_is_open() -> None:
     table = _table(n1=a_node_info(a_card("a"), a_card("b", index=1), avoided=["b"]))
 
     assert (table.open.tolist(), table.cards.avoided.tolist()) == ([True, True], [False, True])
-
-
-def test_only_cards_of_the_named_model_and_of_the_shares_class_suit() -> None:
-    info = a_node_info(a_card("a"), a_card("b", index=1, model="L4", mib=8192))
-    table = _table(n1=info)
-    sizes = table.cards.capacity_mib.tolist()
-
-    def suits(need: PodNeed) -> list[bool]:
-        found: list[bool] = table.suits(need, need.containers[0]).tolist()
-        return found
-
-    assert suits(_need(1000)) == [True, True]
-    assert suits(_need(1000, models=("L4*",))) == [False, True]
-    assert suits(_need(sizes[0])) == [True, False]
-    assert suits(_need(sizes[1], share=Fraction(1))) == [False, True]
 
 
 def test_flags_are_in_the_order_of_nodes_and_cards() -> None:

@@ -1,3 +1,5 @@
+from collections.abc import Sequence
+
 import pytest
 
 from fracgpu.k8s.container import ContainerKind, ContainerSpec
@@ -13,9 +15,6 @@ def warnings(pod: PodForDialects, *enabled: str) -> list[str]:
     result = read(pod, *enabled)
     assert result == Translation(warnings=result.warnings)
     return list(result.warnings)
-
-
-# -- a dialect that is off ----------------------------------------------------------------------
 
 
 ONE_KEY = [
@@ -59,25 +58,55 @@ def test_all_keys_of_a_dialect_that_is_off_are_answered_in_one_sentence() -> Non
     ]
 
 
-def test_what_cannot_be_read_in_a_dialect_that_is_off_is_no_refusal() -> None:
-    assert warnings(a_pod(annotations={"gpu-fraction": "NaN"})) == [
-        "gpu-fraction is not read here and gives no share of a card; write fracgpu.io/fraction or "
-        f"fracgpu.io/memory instead, {TURN_ON.format('kai')}"
-    ]
-
-
-# -- a key in the wrong place -------------------------------------------------------------------
-
-
-def test_a_resource_among_the_annotations_is_answered_with_what_to_write() -> None:
-    pod = a_pod(annotations={"nvidia.com/gpumem": "3000"})
-    sentence = (
-        "annotation nvidia.com/gpumem has no effect there: HAMi reads it in a container's limits; "
-        'write fracgpu.io/memory: "3000Mi" in place of nvidia.com/gpumem'
-    )
-
+@pytest.mark.parametrize(
+    ("pod", "dialect", "sentence"),
+    [
+        pytest.param(
+            a_pod(annotations={"gpu-fraction": "NaN"}),
+            "",
+            "gpu-fraction is not read here and gives no share of a card; write "
+            f"fracgpu.io/fraction or fracgpu.io/memory instead, {TURN_ON.format('kai')}",
+            id="what cannot be read in a dialect that is off",
+        ),
+        pytest.param(
+            a_pod(annotations={"nvidia.com/gpumem": "3000"}),
+            "hami",
+            "annotation nvidia.com/gpumem has no effect there: HAMi reads it in a container's "
+            'limits; write fracgpu.io/memory: "3000Mi" in place of nvidia.com/gpumem',
+            id="a resource among the annotations",
+        ),
+        pytest.param(
+            a_pod(annotations={"nvidia.com/gpu": "1"}),
+            "",
+            "annotation nvidia.com/gpu has no effect there: NVIDIA device plugin reads it in a "
+            'container\'s limits; write fracgpu.io/fraction: "1" in place of nvidia.com/gpu',
+            id="a shared resource is the plain plugin's",
+        ),
+        pytest.param(
+            a_pod({"tensor-fusion.ai/vram-request": "4Gi"}),
+            "tensor-fusion",
+            places(
+                "L(tensor-fusion.ai/vram-request) has no effect there: TensorFusion reads it among "
+                'the pod\'s annotations; write fracgpu.io/memory: "4096Mi" in place of '
+                "tensor-fusion.ai/vram-request"
+            ),
+            id="an annotation among the limits",
+        ),
+        pytest.param(
+            a_pod(annotations={"aliyun.com/gpu-mem": "3GiB"}),
+            "",
+            "annotation aliyun.com/gpu-mem has no effect there: Alibaba gpushare reads it in a "
+            "container's limits; write fracgpu.io/fraction or fracgpu.io/memory instead",
+            id="a stray key that cannot be read",
+        ),
+    ],
+)
+def test_a_key_that_has_no_effect_is_answered_with_what_to_write_and_never_refused(
+    pod: PodForDialects, dialect: str, sentence: str
+) -> None:
     assert warnings(pod) == [sentence]
-    assert warnings(pod, "hami") == [sentence]
+    if dialect:
+        assert warnings(pod, dialect) == [sentence]
 
 
 def test_memory_written_beside_a_card_but_in_the_wrong_place_is_answered() -> None:
@@ -97,70 +126,46 @@ def test_memory_written_beside_a_card_but_in_the_wrong_place_is_answered() -> No
     assert on.origin == "train from hami: nvidia.com/gpu=1"
 
 
-def test_a_shared_resource_among_the_annotations_is_the_plain_plugins() -> None:
-    assert warnings(a_pod(annotations={"nvidia.com/gpu": "1"})) == [
-        "annotation nvidia.com/gpu has no effect there: NVIDIA device plugin reads it in a "
-        'container\'s limits; write fracgpu.io/fraction: "1" in place of nvidia.com/gpu'
-    ]
-
-
-def test_an_annotation_among_the_limits_is_answered_with_what_to_write() -> None:
-    pod = a_pod({"tensor-fusion.ai/vram-request": "4Gi"})
-    sentence = places(
-        "L(tensor-fusion.ai/vram-request) has no effect there: TensorFusion reads it among the "
-        'pod\'s annotations; write fracgpu.io/memory: "4096Mi" in place of '
-        "tensor-fusion.ai/vram-request"
-    )
-
-    assert warnings(pod) == [sentence]
-    assert warnings(pod, "tensor-fusion") == [sentence]
-
-
-def test_a_stray_key_that_cannot_be_read_is_answered_all_the_same() -> None:
-    assert warnings(a_pod(annotations={"aliyun.com/gpu-mem": "3GiB"})) == [
-        "annotation aliyun.com/gpu-mem has no effect there: Alibaba gpushare reads it in a "
-        "container's limits; write fracgpu.io/fraction or fracgpu.io/memory instead"
-    ]
-
-
 def test_a_stray_key_in_a_pod_without_containers_is_answered_all_the_same() -> None:
     pod = PodForDialects(annotations={"aliyun.com/gpu-mem": "3"})
 
     assert len(warnings(pod)) == 1
 
 
-# -- two at once --------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("pod", "enabled", "sentence"),
+    [
+        *(
+            (
+                a_pod({"aliyun.com/gpu-mem": "3", "nvidia.com/gpumem": "3000"}),
+                enabled,
+                "L(aliyun.com/gpu-mem) is '3'; want one dialect on one container, and "
+                "'nvidia.com/gpumem' is there too; keep one of the two",
+            )
+            for enabled in (("gpushare", "hami"), ("gpushare",), ("hami",))
+        ),
+        (
+            a_pod({"aliyun.com/gpu-mem": "3", "nvidia.com/gpu": "1"}),
+            ("gpushare",),
+            "L(aliyun.com/gpu-mem) is '3'; want one dialect on one container, and 'nvidia.com/gpu' "
+            "is there too; keep one of the two",
+        ),
+        (
+            a_pod({"aliyun.com/gpu-mem": "3"}, annotations={"gpu-fraction": "0.5"}),
+            ("gpushare", "kai"),
+            "container 'train' is 'gpushare: aliyun.com/gpu-mem=3; kai: gpu-fraction=0.5'; want "
+            "one dialect on one container; keep one of the two",
+        ),
+    ],
+)
+def test_two_dialects_on_one_container_are_refused_by_name(
+    pod: PodForDialects, enabled: Sequence[str], sentence: str
+) -> None:
+    assert refusal(pod, *enabled) == places(sentence)
 
 
-def test_two_dialects_in_one_containers_limits_are_refused_by_name() -> None:
-    pod = a_pod({"aliyun.com/gpu-mem": "3", "nvidia.com/gpumem": "3000"})
-    sentence = places(
-        "L(aliyun.com/gpu-mem) is '3'; want one dialect on one container, and 'nvidia.com/gpumem' "
-        "is there too; keep one of the two"
-    )
-
-    assert refusal(pod, "gpushare", "hami") == sentence
-    assert refusal(pod, "gpushare") == sentence
-    assert refusal(pod, "hami") == sentence
-    assert len(warnings(pod)) == 2
-
-
-def test_a_share_beside_a_whole_card_of_another_plugin_is_refused() -> None:
-    pod = a_pod({"aliyun.com/gpu-mem": "3", "nvidia.com/gpu": "1"})
-
-    assert refusal(pod, "gpushare") == places(
-        "L(aliyun.com/gpu-mem) is '3'; want one dialect on one container, and 'nvidia.com/gpu' is "
-        "there too; keep one of the two"
-    )
-
-
-def test_a_dialect_of_annotations_beside_one_of_limits_is_refused_by_name() -> None:
-    pod = a_pod({"aliyun.com/gpu-mem": "3"}, annotations={"gpu-fraction": "0.5"})
-
-    assert refusal(pod, "gpushare", "kai") == (
-        "container 'train' is 'gpushare: aliyun.com/gpu-mem=3; kai: gpu-fraction=0.5'; want one "
-        "dialect on one container; keep one of the two"
-    )
+def test_two_dialects_that_are_off_are_both_answered() -> None:
+    assert len(warnings(a_pod({"aliyun.com/gpu-mem": "3", "nvidia.com/gpumem": "3000"}))) == 2
 
 
 def test_two_dialects_on_two_containers_are_both_understood() -> None:
@@ -179,9 +184,6 @@ def test_two_dialects_on_two_containers_are_both_understood() -> None:
         "train": ("aliyun.com/gpu-mem",),
         "eval": ("volcano.sh/vgpu-number",),
     }
-
-
-# -- requests beside limits ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

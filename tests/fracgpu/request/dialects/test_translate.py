@@ -32,9 +32,6 @@ def edited(pod: PodForDialects, result: Translation) -> PodForDialects:
     return structs.replace(pod, containers=tuple(containers), annotations=annotations)
 
 
-# -- our own language ---------------------------------------------------------------------------
-
-
 def test_a_pod_without_foreign_keys_is_read_in_our_language_without_a_word() -> None:
     asking = a_pod(annotations={"fracgpu.io/memory": "8Gi", "team": "x"})
 
@@ -49,9 +46,6 @@ def test_our_own_mistakes_are_refused_as_ever() -> None:
     assert refusal(a_pod(annotations={"fracgpu.io/fraction": "2"})).startswith(
         "fracgpu.io/fraction is '2'; want a share of one card"
     )
-
-
-# -- translation --------------------------------------------------------------------------------
 
 
 @EVERY_ROW
@@ -112,9 +106,6 @@ def test_our_keys_for_another_container_are_kept_and_joined() -> None:
         SliceRequest(container="train", mib=Mib(8192), cores=30),
         SliceRequest(container="eval", mib=Mib(3072)),
     )
-
-
-# -- contradictions -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -208,8 +199,6 @@ def test_other_resources_stand_beside_a_share() -> None:
     assert read(pod).request is not None
 
 
-# -- cards injected by the runtime --------------------------------------------------------------
-
 ORDERS = ["nvidia.cdi.k8s.io/container.train", "nvidia.cdi.k8s.io/train.gpus.devices"]
 
 
@@ -233,8 +222,6 @@ def test_an_order_to_the_runtime_alone_is_warned_of(key: str) -> None:
         )
     )
 
-
-# -- a translation or an error ------------------------------------------------------------------
 
 OURS = (*names.REQUEST_KEYS, names.GPU_MEM, names.GPU_SLOT)
 LIMITS = {dialect.name: sorted(dialect.limits.exact) for dialect in DIALECTS} | {

@@ -1,5 +1,6 @@
 """A move by surge against an API server whose ReplicaSet and budget controllers run."""
 
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -62,40 +63,45 @@ async def rolled_back(cluster: SurgeCluster, ending: Ending, *, ticks: int = 4) 
     await cluster.wait_owned()
 
 
-async def test_a_surge_replaces_the_pod_before_it_is_evicted(
-    kube: KubeClient, clock: VirtualClock
-) -> None:
+@pytest.fixture
+async def cluster(kube: KubeClient, clock: VirtualClock) -> AsyncIterator[SurgeCluster]:
     async with a_surge_cluster(kube, clock=clock) as cluster:
-        rig = cluster.rig
-        replacement = await cluster.surge()
-        assert rig.record().phase is MovePhase.SURGING
-        assert rig.record().status.released_hash == HASH
-        pod = await cluster.pod()
-        assert pod.labels["pod-template-hash"] == f"{HASH}.moved"
-        assert pod.annotations[names.MOVED_BY] == rig.record().id
-        assert not pod.record.terminating
+        yield cluster
 
-        await rig.tick()
-        assert rig.record().phase is MovePhase.SURGING
-        await schedule(kube, ready=False)
-        await rig.tick()
-        assert rig.record().phase is MovePhase.SURGING
-        assert rig.record().landed == COOL_CARD
-        await cluster.ready(replacement, ready=True)
-        await rig.tick()
-        assert rig.record().phase is MovePhase.REPLACEMENT_READY
-        await rig.tick()
-        assert not (await cluster.pod()).record.terminating  # readyS is not over
-        await rig.tick()
-        assert rig.record().phase is MovePhase.VERIFYING
-        assert rig.record().replacement == f"{NAMESPACE}/{replacement}"
-        await cluster.wait_gone("pod-a")
 
-        rig.usage.readings[HOT_CARD] = a_reading(0.45)
-        await rig.tick(601)
-        assert rig.record().ending is Ending.RELIEVED
-        assert rig.figure("misplaced_total") == 0
-        assert rig.figure("evictions_total", code="allowed") == 1
+async def test_a_surge_replaces_the_pod_before_it_is_evicted(
+    kube: KubeClient, cluster: SurgeCluster
+) -> None:
+    rig = cluster.rig
+    replacement = await cluster.surge()
+    assert rig.record().phase is MovePhase.SURGING
+    assert rig.record().status.released_hash == HASH
+    pod = await cluster.pod()
+    assert pod.labels["pod-template-hash"] == f"{HASH}.moved"
+    assert pod.annotations[names.MOVED_BY] == rig.record().id
+    assert not pod.record.terminating
+
+    await rig.tick()
+    assert rig.record().phase is MovePhase.SURGING
+    await schedule(kube, ready=False)
+    await rig.tick()
+    assert rig.record().phase is MovePhase.SURGING
+    assert rig.record().landed == COOL_CARD
+    await cluster.ready(replacement, ready=True)
+    await rig.tick()
+    assert rig.record().phase is MovePhase.REPLACEMENT_READY
+    await rig.tick()
+    assert not (await cluster.pod()).record.terminating  # readyS is not over
+    await rig.tick()
+    assert rig.record().phase is MovePhase.VERIFYING
+    assert rig.record().replacement == f"{NAMESPACE}/{replacement}"
+    await cluster.wait_gone("pod-a")
+
+    rig.usage.readings[HOT_CARD] = a_reading(0.45)
+    await rig.tick(601)
+    assert rig.record().ending is Ending.RELIEVED
+    assert rig.figure("misplaced_total") == 0
+    assert rig.figure("evictions_total", code="allowed") == 1
 
     phases = [passed.phase for passed in rig.record().status.transitions]
     assert phases == [
@@ -120,39 +126,37 @@ async def test_a_surge_replaces_the_pod_before_it_is_evicted(
 
 
 async def test_a_budget_that_allows_nothing_allows_the_eviction_after_the_surge(
-    kube: KubeClient, clock: VirtualClock
+    kube: KubeClient, cluster: SurgeCluster
 ) -> None:
-    async with a_surge_cluster(kube, clock=clock) as cluster:
-        await add_budget(kube, allowed=0)
-        await kube.patch(PDBS, "web", {"spec": {"minAvailable": 2}}, namespace=NAMESPACE)
-        await until(lambda: allows(kube, 0), what="the budget allows nothing")
-        await cluster.surge_until_ready()
-        await until(lambda: allows(kube, 1), what="the replacement makes room in the budget")
+    await add_budget(kube, allowed=0)
+    await kube.patch(PDBS, "web", {"spec": {"minAvailable": 2}}, namespace=NAMESPACE)
+    await until(lambda: allows(kube, 0), what="the budget allows nothing")
+    await cluster.surge_until_ready()
+    await until(lambda: allows(kube, 1), what="the replacement makes room in the budget")
 
-        await cluster.rig.tick(31)
+    await cluster.rig.tick(31)
 
-        assert cluster.rig.record().phase is MovePhase.VERIFYING
-        assert (await cluster.pod()).record.terminating
-        assert cluster.rig.figure("rehearsals_total", code="blocked") == 1
+    assert cluster.rig.record().phase is MovePhase.VERIFYING
+    assert (await cluster.pod()).record.terminating
+    assert cluster.rig.figure("rehearsals_total", code="blocked") == 1
 
 
 async def test_a_budget_that_never_allows_it_rolls_the_surge_back(
-    kube: KubeClient, clock: VirtualClock
+    kube: KubeClient, cluster: SurgeCluster
 ) -> None:
-    async with a_surge_cluster(kube, clock=clock) as cluster:
-        await cluster.surge()
-        await add_budget(kube, allowed=0)
-        await kube.patch(PDBS, "web", {"spec": {"minAvailable": 3}}, namespace=NAMESPACE)
-        await until(lambda: allows(kube, 0), what="the budget allows nothing")
-        await schedule(kube)
-        await cluster.rig.tick()
-        await cluster.rig.tick(31)
-        assert cluster.rig.record().phase is MovePhase.EVICTING
-        assert cluster.rig.record().attempts == 1
-        assert cluster.rig.figure("evictions_total", code="blocked") == 1
-        await cluster.rig.tick(601)
+    await cluster.surge()
+    await add_budget(kube, allowed=0)
+    await kube.patch(PDBS, "web", {"spec": {"minAvailable": 3}}, namespace=NAMESPACE)
+    await until(lambda: allows(kube, 0), what="the budget allows nothing")
+    await schedule(kube)
+    await cluster.rig.tick()
+    await cluster.rig.tick(31)
+    assert cluster.rig.record().phase is MovePhase.EVICTING
+    assert cluster.rig.record().attempts == 1
+    assert cluster.rig.figure("evictions_total", code="blocked") == 1
+    await cluster.rig.tick(601)
 
-        await rolled_back(cluster, Ending.BLOCKED)
+    await rolled_back(cluster, Ending.BLOCKED)
 
 
 async def test_a_replacement_that_is_not_ready_in_time_is_rolled_back(
@@ -171,115 +175,103 @@ async def test_a_replacement_that_is_not_ready_in_time_is_rolled_back(
 
 
 async def test_an_image_that_cannot_be_pulled_is_rolled_back_at_once(
-    kube: KubeClient, clock: VirtualClock
+    kube: KubeClient, cluster: SurgeCluster
 ) -> None:
-    async with a_surge_cluster(kube, clock=clock) as cluster:
-        replacement = await cluster.surge()
-        await schedule(kube, ready=False)
-        waiting = {"reason": "ImagePullBackOff", "message": "Back-off pulling image"}
-        await set_container_state(kube, replacement, {"waiting": waiting})
+    replacement = await cluster.surge()
+    await schedule(kube, ready=False)
+    waiting = {"reason": "ImagePullBackOff", "message": "Back-off pulling image"}
+    await set_container_state(kube, replacement, {"waiting": waiting})
 
-        await rolled_back(cluster, Ending.NOT_READY)
+    await rolled_back(cluster, Ending.NOT_READY)
 
-        assert cluster.rig.record().detail.startswith("container train: ImagePullBackOff")
+    assert cluster.rig.record().detail.startswith("container train: ImagePullBackOff")
 
 
 async def test_a_replacement_that_a_webhook_or_quota_refuses_is_rolled_back(
-    kube: KubeClient, clock: VirtualClock
+    kube: KubeClient, cluster: SurgeCluster
 ) -> None:
-    async with a_surge_cluster(kube, clock=clock) as cluster:
-        await cluster.rig.tick_until_planned()
-        await forbid_pods(kube)
-        await cluster.rig.tick()
-        await cluster.wait_owned(owned=False)
+    await cluster.rig.tick_until_planned()
+    await forbid_pods(kube)
+    await cluster.rig.tick()
+    await cluster.wait_owned(owned=False)
 
-        await until(lambda: has_failed(kube), what="the ReplicaSet reports its failure")
+    await until(lambda: has_failed(kube), what="the ReplicaSet reports its failure")
 
-        await rolled_back(cluster, Ending.NOT_CREATED)
+    await rolled_back(cluster, Ending.NOT_CREATED)
 
 
 async def test_a_replacement_on_another_cool_card_is_accepted_and_counted(
-    kube: KubeClient, clock: VirtualClock
+    kube: KubeClient, cluster: SurgeCluster
 ) -> None:
-    async with a_surge_cluster(kube, clock=clock) as cluster:
-        rig = cluster.rig
-        await another_card(kube)
-        rig.usage.readings[THIRD_CARD] = a_reading(0.1)
-        await cluster.surge_until_ready(card=THIRD_CARD, node="n3")
-        assert rig.record().phase is MovePhase.REPLACEMENT_READY
+    rig = cluster.rig
+    await another_card(kube)
+    rig.usage.readings[THIRD_CARD] = a_reading(0.1)
+    await cluster.surge_until_ready(card=THIRD_CARD, node="n3")
+    assert rig.record().phase is MovePhase.REPLACEMENT_READY
 
-        await rig.tick(31)
+    await rig.tick(31)
 
-        assert rig.record().phase is MovePhase.VERIFYING
-        assert rig.record().landed == THIRD_CARD
-        assert rig.figure("misplaced_total") == 1
+    assert rig.record().phase is MovePhase.VERIFYING
+    assert rig.record().landed == THIRD_CARD
+    assert rig.figure("misplaced_total") == 1
 
 
 async def test_what_a_replacement_uses_already_does_not_count_twice_on_another_card(
-    kube: KubeClient, clock: VirtualClock
+    kube: KubeClient, cluster: SurgeCluster
 ) -> None:
-    async with a_surge_cluster(kube, clock=clock) as cluster:
-        rig = cluster.rig
-        await another_card(kube)
-        rig.usage.readings[THIRD_CARD] = a_reading(0.1)
-        name = await cluster.surge_until_ready(card=THIRD_CARD, node="n3")
-        uid = (await cluster.pod(name)).record.uid
+    rig = cluster.rig
+    await another_card(kube)
+    rig.usage.readings[THIRD_CARD] = a_reading(0.1)
+    name = await cluster.surge_until_ready(card=THIRD_CARD, node="n3")
+    uid = (await cluster.pod(name)).record.uid
 
-        rig.usage.readings[THIRD_CARD] = a_reading(0.55, pods={uid: 0.45})
-        await rig.tick(31)
+    rig.usage.readings[THIRD_CARD] = a_reading(0.55, pods={uid: 0.45})
+    await rig.tick(31)
 
-        assert rig.record().phase is MovePhase.VERIFYING
+    assert rig.record().phase is MovePhase.VERIFYING
 
 
 async def test_a_replacement_on_another_busy_card_is_rolled_back(
-    kube: KubeClient, clock: VirtualClock
+    kube: KubeClient, cluster: SurgeCluster
 ) -> None:
-    async with a_surge_cluster(kube, clock=clock) as cluster:
-        await another_card(kube)
-        cluster.rig.usage.readings[THIRD_CARD] = a_reading(0.5)
-        replacement = await cluster.surge_until_ready(card=THIRD_CARD, node="n3")
+    await another_card(kube)
+    cluster.rig.usage.readings[THIRD_CARD] = a_reading(0.5)
+    replacement = await cluster.surge_until_ready(card=THIRD_CARD, node="n3")
 
-        await rolled_back(cluster, Ending.MISPLACED)
+    await rolled_back(cluster, Ending.MISPLACED)
 
-        await cluster.wait_gone(replacement)  # it has the lowest deletion cost
-        assert cluster.rig.figure("misplaced_total") == 1
+    await cluster.wait_gone(replacement)  # it has the lowest deletion cost
+    assert cluster.rig.figure("misplaced_total") == 1
 
 
-async def test_a_replacement_on_the_source_is_rolled_back(
-    kube: KubeClient, clock: VirtualClock
-) -> None:
-    async with a_surge_cluster(kube, clock=clock) as cluster:
-        await cluster.surge_until_ready(card=HOT_CARD, node="n1")
+async def test_a_replacement_on_the_source_is_rolled_back(cluster: SurgeCluster) -> None:
+    await cluster.surge_until_ready(card=HOT_CARD, node="n1")
 
-        await rolled_back(cluster, Ending.MISPLACED)
+    await rolled_back(cluster, Ending.MISPLACED)
 
 
 @pytest.mark.parametrize("mode", [Mode.OFF, Mode.DRY_RUN])
-async def test_switching_off_rolls_a_surge_back(
-    kube: KubeClient, clock: VirtualClock, mode: Mode
-) -> None:
-    async with a_surge_cluster(kube, clock=clock) as cluster:
-        replacement = await cluster.surge_until_ready()
-        assert cluster.rig.record().phase is MovePhase.REPLACEMENT_READY
-        cluster.rig.config.value = replace(cluster.rig.config.value, mode=mode)
+async def test_switching_off_rolls_a_surge_back(mode: Mode, cluster: SurgeCluster) -> None:
+    replacement = await cluster.surge_until_ready()
+    assert cluster.rig.record().phase is MovePhase.REPLACEMENT_READY
+    cluster.rig.config.value = replace(cluster.rig.config.value, mode=mode)
 
-        await rolled_back(cluster, Ending.PAUSED)
+    await rolled_back(cluster, Ending.PAUSED)
 
-        await cluster.wait_gone(replacement)
+    await cluster.wait_gone(replacement)
 
 
-async def test_a_scale_down_during_a_surge_ends_it(kube: KubeClient, clock: VirtualClock) -> None:
-    async with a_surge_cluster(kube, clock=clock) as cluster:
-        replacement = await cluster.surge()
-        await scale(kube, 1)
-        await cluster.wait_gone(replacement)
-        await cluster.rig.tick(61)
+async def test_a_scale_down_during_a_surge_ends_it(kube: KubeClient, cluster: SurgeCluster) -> None:
+    replacement = await cluster.surge()
+    await scale(kube, 1)
+    await cluster.wait_gone(replacement)
+    await cluster.rig.tick(61)
 
-        record = cluster.rig.record()
-        assert record.ending is Ending.SCALED_DOWN, record.detail
-        await cluster.rig.tick()
-        assert cluster.rig.record().phase is MovePhase.ABORTED
-        assert cluster.rig.figure("evictions_total", code="allowed") == 0
+    record = cluster.rig.record()
+    assert record.ending is Ending.SCALED_DOWN, record.detail
+    await cluster.rig.tick()
+    assert cluster.rig.record().phase is MovePhase.ABORTED
+    assert cluster.rig.figure("evictions_total", code="allowed") == 0
 
 
 @pytest.mark.parametrize(
@@ -331,53 +323,50 @@ def test_a_status_of_before_an_outage_does_not_end_a_surge(*, released: bool) ->
 
 
 async def test_a_scale_to_nothing_during_a_surge_ends_it_at_once(
-    kube: KubeClient, clock: VirtualClock
+    kube: KubeClient, cluster: SurgeCluster
 ) -> None:
     """An owner that wants no pod makes none, so nothing has to be waited for."""
-    async with a_surge_cluster(kube, clock=clock) as cluster:
-        replacement = await cluster.surge()
-        await scale(kube, 0)
-        for name in (replacement, "pod-b"):
-            await cluster.wait_gone(name)
-        await cluster.rig.tick(1)
+    replacement = await cluster.surge()
+    await scale(kube, 0)
+    for name in (replacement, "pod-b"):
+        await cluster.wait_gone(name)
+    await cluster.rig.tick(1)
 
-        assert cluster.rig.record().phase is MovePhase.ROLLING_BACK
-        assert cluster.rig.record().ending is Ending.SCALED_DOWN
-        await cluster.wait_gone("pod-a")
-        await cluster.rig.tick(1)
-        assert cluster.rig.record().phase is MovePhase.ABORTED
+    assert cluster.rig.record().phase is MovePhase.ROLLING_BACK
+    assert cluster.rig.record().ending is Ending.SCALED_DOWN
+    await cluster.wait_gone("pod-a")
+    await cluster.rig.tick(1)
+    assert cluster.rig.record().phase is MovePhase.ABORTED
 
 
 async def test_a_scale_up_during_a_surge_does_not_stop_it(
-    kube: KubeClient, clock: VirtualClock
+    kube: KubeClient, cluster: SurgeCluster
 ) -> None:
-    async with a_surge_cluster(kube, clock=clock) as cluster:
-        await cluster.surge()
-        await scale(kube, 3)
-        await until(lambda: count_pods(cluster, 4), what="two pods more")
-        await schedule(kube)
-        await cluster.rig.tick()
-        await cluster.rig.tick(31)
+    await cluster.surge()
+    await scale(kube, 3)
+    await until(lambda: count_pods(cluster, 4), what="two pods more")
+    await schedule(kube)
+    await cluster.rig.tick()
+    await cluster.rig.tick(31)
 
-        assert cluster.rig.record().phase is MovePhase.VERIFYING
-        assert cluster.rig.record().landed == COOL_CARD
-        assert cluster.rig.figure("misplaced_total") == 0
+    assert cluster.rig.record().phase is MovePhase.VERIFYING
+    assert cluster.rig.record().landed == COOL_CARD
+    assert cluster.rig.figure("misplaced_total") == 0
 
 
 async def test_a_pod_that_ends_by_itself_during_a_surge_is_replaced_all_the_same(
-    kube: KubeClient, clock: VirtualClock
+    kube: KubeClient, cluster: SurgeCluster
 ) -> None:
-    async with a_surge_cluster(kube, clock=clock) as cluster:
-        await cluster.surge()
-        await end_pod(kube, "pod-a")
-        await cluster.rig.tick()
-        assert cluster.rig.record().phase is MovePhase.EVICTED
-        await schedule(kube)
+    await cluster.surge()
+    await end_pod(kube, "pod-a")
+    await cluster.rig.tick()
+    assert cluster.rig.record().phase is MovePhase.EVICTED
+    await schedule(kube)
 
-        await cluster.rig.tick()
+    await cluster.rig.tick()
 
-        assert cluster.rig.record().phase is MovePhase.VERIFYING
-        assert cluster.rig.figure("evictions_total", code="allowed") == 0
+    assert cluster.rig.record().phase is MovePhase.VERIFYING
+    assert cluster.rig.figure("evictions_total", code="allowed") == 0
 
 
 def a_condition(**condition: str) -> dict[str, Any]:
@@ -400,39 +389,37 @@ def a_condition(**condition: str) -> dict[str, Any]:
     ],
 )
 async def test_a_target_node_on_which_no_pod_starts_any_more_rolls_the_surge_back(
-    kube: KubeClient, clock: VirtualClock, change: Any, subresource: str | None, why: str
+    kube: KubeClient, change: Any, subresource: str | None, why: str, cluster: SurgeCluster
 ) -> None:
-    async with a_surge_cluster(kube, clock=clock) as cluster:
-        await cluster.surge()
-        if change is None:
-            await kube.delete(NODES, "n2")
-        else:
-            await kube.patch(NODES, "n2", change, subresource=subresource)
+    await cluster.surge()
+    if change is None:
+        await kube.delete(NODES, "n2")
+    else:
+        await kube.patch(NODES, "n2", change, subresource=subresource)
 
-        await rolled_back(cluster, Ending.TARGET_LOST)
+    await rolled_back(cluster, Ending.TARGET_LOST)
 
-        assert cluster.rig.record().detail == why
+    assert cluster.rig.record().detail == why
 
 
 async def test_a_service_that_selects_by_the_hash_forbids_the_surge(
-    kube: KubeClient, clock: VirtualClock
+    kube: KubeClient, cluster: SurgeCluster
 ) -> None:
     """Argo Rollouts does so: the released pod would be out of its Service."""
-    async with a_surge_cluster(kube, clock=clock) as cluster:
-        service = {
-            "metadata": {"name": "stable", "namespace": NAMESPACE},
-            "spec": {"selector": {"pod-template-hash": HASH}, "ports": [{"port": 80}]},
-        }
-        await cluster.rig.tick_until_planned()
-        await kube.create(SERVICES, service)
+    service = {
+        "metadata": {"name": "stable", "namespace": NAMESPACE},
+        "spec": {"selector": {"pod-template-hash": HASH}, "ports": [{"port": 80}]},
+    }
+    await cluster.rig.tick_until_planned()
+    await kube.create(SERVICES, service)
 
-        await cluster.rig.tick()
+    await cluster.rig.tick()
 
-        record = cluster.rig.record()
-        assert record.ending is Ending.OUTDATED
-        assert HoldReason.SERVICE_BY_HASH.value in record.detail
-        assert not record.disturbed
-        assert not await cluster.released()
+    record = cluster.rig.record()
+    assert record.ending is Ending.OUTDATED
+    assert HoldReason.SERVICE_BY_HASH.value in record.detail
+    assert not record.disturbed
+    assert not await cluster.released()
 
 
 async def test_a_pod_is_told_before_it_is_disturbed(kube: KubeClient, clock: VirtualClock) -> None:
@@ -471,83 +458,75 @@ async def test_a_card_that_cools_during_the_notice_disturbs_nobody(
 
 
 async def test_a_replacement_that_becomes_unready_again_keeps_the_old_pod(
-    kube: KubeClient, clock: VirtualClock
+    cluster: SurgeCluster,
 ) -> None:
-    async with a_surge_cluster(kube, clock=clock) as cluster:
-        replacement = await cluster.surge_until_ready()
-        assert cluster.rig.record().phase is MovePhase.REPLACEMENT_READY
-        await cluster.ready(replacement, ready=False)
+    replacement = await cluster.surge_until_ready()
+    assert cluster.rig.record().phase is MovePhase.REPLACEMENT_READY
+    await cluster.ready(replacement, ready=False)
 
-        await cluster.rig.tick(31)
+    await cluster.rig.tick(31)
 
-        assert cluster.rig.record().phase is MovePhase.SURGING
-        assert not (await cluster.pod()).record.terminating
-        await cluster.ready(replacement, ready=True)
-        await cluster.rig.tick()
-        await cluster.rig.tick(31)
-        assert cluster.rig.record().phase is MovePhase.VERIFYING
+    assert cluster.rig.record().phase is MovePhase.SURGING
+    assert not (await cluster.pod()).record.terminating
+    await cluster.ready(replacement, ready=True)
+    await cluster.rig.tick()
+    await cluster.rig.tick(31)
+    assert cluster.rig.record().phase is MovePhase.VERIFYING
 
 
 async def test_a_deleted_owner_takes_the_released_pod_along(
-    kube: KubeClient, clock: VirtualClock
+    kube: KubeClient, cluster: SurgeCluster
 ) -> None:
     """Nothing else would ever delete it."""
-    async with a_surge_cluster(kube, clock=clock) as cluster:
-        await cluster.surge()
-        await kube.delete(REPLICASETS, OWNER, namespace=NAMESPACE)
-        await cluster.rig.tick()
-        assert cluster.rig.record().phase is MovePhase.ROLLING_BACK
-        assert not (await cluster.pod()).record.terminating
+    await cluster.surge()
+    await kube.delete(REPLICASETS, OWNER, namespace=NAMESPACE)
+    await cluster.rig.tick()
+    assert cluster.rig.record().phase is MovePhase.ROLLING_BACK
+    assert not (await cluster.pod()).record.terminating
 
-        await cluster.rig.tick(61)
+    await cluster.rig.tick(61)
 
-        assert (await cluster.pod()).record.terminating
-        await cluster.rig.tick()
-        assert cluster.rig.record().ending is Ending.OWNER_GONE
-        assert cluster.rig.figure("lost_pods_total") == 0
+    assert (await cluster.pod()).record.terminating
+    await cluster.rig.tick()
+    assert cluster.rig.record().ending is Ending.OWNER_GONE
+    assert cluster.rig.figure("lost_pods_total") == 0
 
 
 async def test_a_leftover_of_a_forgotten_move_goes_back_to_its_replicaset(
-    kube: KubeClient, clock: VirtualClock
+    cluster: SurgeCluster,
 ) -> None:
-    async with a_surge_cluster(kube, clock=clock) as cluster:
-        replacement = await cluster.surge()
-        await cluster.rig.store.forget(cluster.rig.record())  # by an administrator
+    replacement = await cluster.surge()
+    await cluster.rig.store.forget(cluster.rig.record())  # by an administrator
 
-        await cluster.rig.tick(61)
+    await cluster.rig.tick(61)
 
-        await cluster.wait_owned()
-        assert (await cluster.pod()).labels["pod-template-hash"] == HASH
-        await cluster.wait_gone(replacement)
-        await cluster.rig.tick(61)
-        assert names.MOVED_BY not in (await cluster.pod()).annotations
+    await cluster.wait_owned()
+    assert (await cluster.pod()).labels["pod-template-hash"] == HASH
+    await cluster.wait_gone(replacement)
+    await cluster.rig.tick(61)
+    assert names.MOVED_BY not in (await cluster.pod()).annotations
 
 
 async def test_a_leftover_that_nobody_misses_is_evicted(
-    kube: KubeClient, clock: VirtualClock
+    kube: KubeClient, cluster: SurgeCluster
 ) -> None:
-    async with a_surge_cluster(kube, clock=clock) as cluster:
-        await cluster.surge_until_ready()
-        await until(lambda: is_satisfied(kube), what="the owner has all its pods")
-        await cluster.rig.store.forget(cluster.rig.record())
+    await cluster.surge_until_ready()
+    await until(lambda: is_satisfied(kube), what="the owner has all its pods")
+    await cluster.rig.store.forget(cluster.rig.record())
 
-        await cluster.rig.tick(61)
+    await cluster.rig.tick(61)
 
-        assert (await cluster.pod()).record.terminating
+    assert (await cluster.pod()).record.terminating
 
 
 async def test_the_replacement_is_marked_as_the_one_to_delete_when_a_surge_is_rolled_back(
-    kube: KubeClient, clock: VirtualClock
+    cluster: SurgeCluster,
 ) -> None:
-    async with a_surge_cluster(kube, clock=clock) as cluster:
-        replacement = await cluster.surge_until_ready()
-        cluster.rig.config.value = replace(cluster.rig.config.value, mode=Mode.OFF)
-        await cluster.rig.tick()
+    replacement = await cluster.surge_until_ready()
+    cluster.rig.config.value = replace(cluster.rig.config.value, mode=Mode.OFF)
+    await cluster.rig.tick()
 
-        assert (await cluster.pod(replacement)).annotations[DELETION_COST] == "-2147483648"
-
-
-# -- what people do to the cluster -----------------------------------------------------------------
+    assert (await cluster.pod(replacement)).annotations[DELETION_COST] == "-2147483648"
 
 
 async def allows(kube: KubeClient, disruptions: int) -> bool:

@@ -37,12 +37,6 @@ def test_conditions_see_the_object_the_old_one_and_the_request(
     assert holds(expression) is wanted
 
 
-def test_all_must_hold_and_none_is_no_condition() -> None:
-    assert holds()
-    assert holds("true", "1 == 1")
-    assert not holds("true", "false")
-
-
 def test_one_that_is_false_decides_even_beside_one_that_fails() -> None:
     broken = "object.spec.gone == 1"
 
@@ -69,7 +63,3 @@ def test_an_answer_that_is_not_yes_or_no_is_an_error() -> None:
 )
 def test_what_cannot_be_evaluated_here_is_told_before_it_is_stored(expression: str) -> None:
     assert "compilation failed" in fault(expression)
-
-
-def test_a_call_inside_a_string_is_no_call() -> None:
-    assert fault("object.metadata.name == 'quantity(1)'") == ""

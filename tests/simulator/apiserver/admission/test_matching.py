@@ -7,9 +7,6 @@ import pytest
 from simulator.apiserver.admission.matching import webhooks_for
 from simulator.apiserver.apimachinery.request_info import Attributes, Context, Operation, Target
 from simulator.apiserver.apimachinery.resources import (
-    DEPLOYMENTS,
-    NAMESPACES,
-    NODES,
     PODS,
     VALIDATING_WEBHOOKS,
     Resource,
@@ -98,36 +95,3 @@ def test_a_subresource_is_named_by_itself(pattern: str, asked: bool) -> None:
     webhook = a_webhook(rules=[{**RULE, "resources": [pattern]}])
 
     assert bool(called(webhook, subresource="status")) is asked
-
-
-def test_selectors_narrow_by_object_and_namespace() -> None:
-    gold = {"matchLabels": {"tier": "gold"}}
-    ours = {"matchLabels": {"team": "ml"}}
-    theirs = {"matchExpressions": [{"key": "team", "operator": "NotIn", "values": ["ml"]}]}
-
-    assert called(a_webhook(objectSelector=gold), labels={"tier": "gold"})
-    assert not called(a_webhook(objectSelector=gold))
-    assert called(a_webhook(namespaceSelector=ours))
-    assert not called(a_webhook(namespaceSelector=theirs))
-
-
-def test_a_namespace_is_selected_by_its_own_labels_and_a_node_by_none() -> None:
-    anything = {**RULE, "apiGroups": ["*"], "resources": ["*"]}
-    webhook = a_webhook(rules=[anything], namespaceSelector={"matchLabels": {"team": "ml"}})
-
-    assert called(webhook, resource=NODES)
-    assert not called(webhook, resource=NAMESPACES)
-    assert called(webhook, resource=NAMESPACES, labels={"team": "ml"})
-    assert called(webhook, resource=DEPLOYMENTS)
-
-
-def test_webhook_configurations_are_nobodys_business() -> None:
-    anything = {**RULE, "apiGroups": ["*"], "resources": ["*"]}
-
-    assert not called(a_webhook(rules=[anything]), resource=VALIDATING_WEBHOOKS)
-
-
-def test_webhooks_are_called_in_the_order_of_their_configurations() -> None:
-    names = [f"{letter}.example.org" for letter in "cab"]
-
-    assert called(*(a_webhook(name) for name in names)) == names

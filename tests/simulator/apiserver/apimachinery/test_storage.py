@@ -1,16 +1,8 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.apiserver.apimachinery.storage import CompactedError, Key, Store
-
-if TYPE_CHECKING:
-    from simulator.apiserver.apimachinery.storage import Subscription
-    from simulator.objects import Json
+from simulator.apiserver.apimachinery.storage import Key, Store, Subscription
+from simulator.objects import Json
 
 
 def a_key(name: str = "a", namespace: str = "default") -> Key:
@@ -27,17 +19,6 @@ async def drained(subscription: Subscription) -> list[tuple[str, int]]:
     while (change := await subscription.next()) is not None:
         received.append((change.type, change.revision))
     return received
-
-
-def test_forgotten_history_cannot_be_followed() -> None:
-    store = Store(history=2)
-    first = store.write(a_key("a"), an_object("a"), expected=0)
-    for name in "bcd":
-        store.write(a_key(name), an_object(name), expected=0)
-
-    with pytest.raises(CompactedError, match=r"too old resource version: 2 \(3\)"):
-        store.subscribe("pods", after=first.revision)
-    store.subscribe("pods", after=store.revision - 2)
 
 
 async def test_a_reader_that_falls_too_far_behind_is_ended() -> None:

@@ -2,9 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from fracgpu.k8s.selectors import parse_label_selector
 from simulator.apiserver.apimachinery.errors import ApiError
-from simulator.apiserver.apimachinery.request_info import ListSelection
 from simulator.apiserver.apimachinery.resources import PODS
 from simulator.apiserver.apimachinery.storage import Key, Store
 from simulator.apiserver.endpoints.lists import Lister, ListOptions
@@ -28,15 +26,6 @@ def names(listed: Json) -> list[str]:
     return [item["metadata"]["name"] for item in listed["items"]]
 
 
-def test_a_selected_list_does_not_say_how_many_are_left() -> None:
-    selection = ListSelection(labels=parse_label_selector("name in (a, b)"))
-
-    listed = page(Lister(a_store("a", "b", "c")), limit=1, selection=selection)
-
-    assert names(listed) == ["a"]
-    assert "remainingItemCount" not in listed["metadata"]
-
-
 def test_a_forgotten_page_is_gone_and_a_broken_token_is_told() -> None:
     lister = Lister(a_store("a", "b"))
     token = page(lister, limit=1)["metadata"]["continue"]
@@ -57,14 +46,3 @@ def test_only_so_many_paged_lists_are_remembered() -> None:
     with pytest.raises(ApiError, match="too old"):
         page(lister, token=tokens[0])
     assert names(page(lister, token=tokens[1])) == ["b"]
-
-
-def test_a_moment_to_come_is_a_timeout() -> None:
-    store = a_store("a", "b")
-    lister = Lister(store)
-
-    with pytest.raises(ApiError) as future:
-        page(lister, at=store.revision + 1)
-
-    assert future.value.code == 504
-    assert names(page(lister, at=store.revision - 1)) == ["a", "b"]

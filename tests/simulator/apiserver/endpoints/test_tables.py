@@ -1,23 +1,18 @@
 """When a client gets a table, and what is in it."""
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from simulator.apiserver.apimachinery.errors import ApiError
 from simulator.apiserver.apimachinery.resources import ALL, CONFIGMAPS, Resource, find
 from simulator.apiserver.endpoints.tables import Column, Tables, age, columns_of, wants_table
-from simulator.apiserver.registry.custom_resources import defined_by
-from simulator.demo.service_accounts import deployed
-from simulator.objects import decode, encode
 
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 OLD = "application/json;as=Table;v=v1beta1;g=meta.k8s.io"
 NOW = datetime(2026, 1, 1, 12, 0, 30, tzinfo=UTC)
 META = {"name": "x", "creationTimestamp": "2026-01-01T12:00:00Z"}
-OBJECT: dict[str, Any] = {"metadata": {"name": "x", "resourceVersion": "7"}, "data": {"a": "b"}}
 
 
 @pytest.mark.parametrize(
@@ -39,51 +34,6 @@ def test_a_client_gets_the_first_form_that_it_accepts(accept: str, wanted: bool)
 
 def tables(include: str = "") -> Tables:
     return Tables(CONFIGMAPS, include, lambda: NOW)
-
-
-def test_a_list_becomes_a_table_with_a_row_for_each_item() -> None:
-    body = encode({"metadata": {"resourceVersion": "9", "continue": "t"}, "items": [OBJECT]})
-
-    table = decode(tables().of_list(body))
-
-    assert (table["kind"], table["apiVersion"]) == ("Table", "meta.k8s.io/v1")
-    assert table["metadata"] == {"resourceVersion": "9", "continue": "t"}
-    assert [one["name"] for one in table["columnDefinitions"]] == ["Name", "Age"]
-    (row,) = table["rows"]
-    assert row["cells"] == ["x", "<unknown>"]
-    assert row["object"]["kind"] == "PartialObjectMetadata"
-    assert row["object"]["metadata"] == OBJECT["metadata"]
-
-
-@pytest.mark.parametrize(
-    ("include", "shown"), [("None", None), ("Object", OBJECT)], ids=["none", "object"]
-)
-def test_a_row_has_as_much_of_the_object_as_is_asked_for(include: str, shown: Any) -> None:
-    (row,) = decode(tables(include).of_object(encode(OBJECT)))["rows"]
-
-    assert row.get("object") == shown
-
-
-def test_an_unknown_part_of_the_object_is_refused() -> None:
-    with pytest.raises(ApiError, match="unrecognized includeObject value"):
-        tables("Everything")
-
-
-async def lines(*events: dict[str, Any]) -> AsyncGenerator[bytes, None]:
-    for event in events:
-        yield encode(event) + b"\n"
-
-
-async def test_a_watch_sends_the_columns_once_and_errors_as_they_are() -> None:
-    error = {"type": "ERROR", "object": {"kind": "Status"}}
-    added = {"type": "ADDED", "object": OBJECT}
-
-    found = [decode(line) async for line in tables().of_watch(lines(added, added, error))]
-
-    assert [one["type"] for one in found] == ["ADDED", "ADDED", "ERROR"]
-    assert [bool(one["object"].get("columnDefinitions")) for one in found[:2]] == [True, False]
-    assert found[0]["object"]["metadata"] == {"resourceVersion": "7"}
-    assert found[2] == error
 
 
 def row(columns: Sequence[Column], body: dict[str, Any]) -> dict[str, Any]:
@@ -157,35 +107,3 @@ def test_a_node_tells_whether_it_is_ready() -> None:
     assert shown("nodes", {"spec": {"unschedulable": True}})["Status"] == (
         "Unknown,SchedulingDisabled"
     )
-
-
-def test_a_deployment_and_an_event_tell_what_they_are_about() -> None:
-    body = {"spec": {"replicas": 3}, "status": {"readyReplicas": 2, "availableReplicas": 1}}
-    event = {
-        "involvedObject": {"kind": "Pod", "name": "p"},
-        "lastTimestamp": "2026-01-01T12:00:20Z",
-    }
-
-    deployment = shown("deployments", body, group="apps")
-    assert (deployment["Ready"], deployment["Available"]) == ("2/3", 1)
-    assert (shown("events", event)["Object"], shown("events", event)["Last Seen"]) == (
-        "pod/p",
-        "10s",
-    )
-
-
-def test_a_custom_resource_has_the_columns_of_its_definition() -> None:
-    (definition,) = deployed("CustomResourceDefinition")
-    columns = columns_of(defined_by(definition))
-
-    found = row(
-        columns,
-        {
-            "spec": {"pod": {"namespace": "demo", "name": "p"}, "source": {"display": "n1/0"}},
-            "status": {"phase": "Planned"},
-        },
-    )
-
-    assert (found["Namespace"], found["Pod"], found["From"]) == ("demo", "p", "n1/0")
-    assert (found["Phase"], found["To"], found["Age"]) == ("Planned", None, "30s")
-    assert [column.name for column in columns if column.priority] == ["Message"]

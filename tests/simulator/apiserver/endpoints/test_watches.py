@@ -3,10 +3,7 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import aclosing
-from typing import Any
 
-from fracgpu.k8s.selectors import parse_label_selector
-from simulator.apiserver.apimachinery.request_info import ListSelection
 from simulator.apiserver.apimachinery.resources import PODS
 from simulator.apiserver.apimachinery.storage import Key, Store
 from simulator.apiserver.endpoints.watches import WatchOptions, watch
@@ -20,41 +17,8 @@ def put(store: Store, name: str = "a", **labels: str) -> int:
     return store.write(key, value, expected=found.revision if found else 0).revision
 
 
-async def take(store: Store, count: int, **options: Any) -> list[Json]:
-    """Read *count* events, or fewer if the watch ends first."""
-    events: list[Json] = []
-    async with asyncio.timeout(60), aclosing(watch(store, PODS, WatchOptions(**options))) as lines:
-        async for line in lines:
-            events.append(decode(line))
-            if len(events) == count:
-                break
-    return events
-
-
 def described(events: list[Json]) -> list[tuple[str, str]]:
     return [(event["type"], event["object"]["metadata"]["resourceVersion"]) for event in events]
-
-
-async def test_a_watch_without_a_version_starts_with_what_is_there() -> None:
-    store = Store()
-    first, second = put(store, "a"), put(store, "b")
-
-    assert described(await take(store, 2)) == [("ADDED", str(first)), ("ADDED", str(second))]
-
-
-async def test_an_object_enters_and_leaves_a_selection() -> None:
-    store = Store()
-    start = put(store, phase="old")
-    versions = [put(store, phase="new"), put(store, phase="new", x="y"), put(store, phase="old")]
-    selection = ListSelection(labels=parse_label_selector("phase=new"))
-
-    events = await take(store, 3, after=start, selection=selection)
-
-    assert described(events) == list(
-        zip(["ADDED", "MODIFIED", "DELETED"], map(str, versions), strict=True)
-    )
-    # The last state that matched is what leaves, at the revision of the change.
-    assert events[2]["object"]["metadata"]["labels"] == {"phase": "new", "x": "y"}
 
 
 async def test_no_bookmark_goes_beyond_a_change_that_is_still_to_be_told() -> None:

@@ -1,20 +1,11 @@
-from __future__ import annotations
-
-import copy
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from simulator.apiserver.apimachinery.resources import DEFINITIONS, PODS
-from simulator.apiserver.apimachinery.storage import Key, Store
 from simulator.apiserver.registry.custom_resources import (
-    ServedResources,
-    defined_by,
     definition_faults,
 )
-
-if TYPE_CHECKING:
-    from simulator.objects import Json
+from simulator.objects import Json
 
 DEFINITION: Json = {
     "metadata": {"name": "things.example.org"},
@@ -35,40 +26,6 @@ DEFINITION: Json = {
 
 def changed(**spec: Any) -> Json:
     return {**DEFINITION, "spec": {**DEFINITION["spec"], **spec}}
-
-
-def test_a_definition_is_served_while_it_is_stored() -> None:
-    store = Store()
-    served = ServedResources(store)
-    key = Key(DEFINITIONS.qualified, "", "things.example.org")
-    assert served.find("example.org", "v1beta1", "things") is None
-    assert not served.is_served("example.org", "v1beta1")
-
-    stored = store.write(key, copy.deepcopy(DEFINITION), expected=0)
-
-    found = served.find("example.org", "v1beta1", "things")
-    assert found == defined_by(DEFINITION)
-    assert found is served.find("example.org", "v1beta1", "things")
-    assert found in served.all()
-    assert served.is_served("example.org", "v1beta1")
-    assert served.find("", "v1", "pods") is PODS
-
-    store.remove(key, copy.deepcopy(DEFINITION), expected=stored.revision)
-    assert served.find("example.org", "v1beta1", "things") is None
-
-
-def test_a_changed_definition_changes_what_is_served() -> None:
-    store = Store()
-    served = ServedResources(store)
-    key = Key(DEFINITIONS.qualified, "", "things.example.org")
-    first = store.write(key, copy.deepcopy(DEFINITION), expected=0)
-    assert served.is_served("example.org", "v1beta1")
-
-    version = {**DEFINITION["spec"]["versions"][0], "name": "v1"}
-    store.write(key, copy.deepcopy(changed(versions=[version])), expected=first.revision)
-
-    assert served.is_served("example.org", "v1")
-    assert not served.is_served("example.org", "v1beta1")
 
 
 @pytest.mark.parametrize(

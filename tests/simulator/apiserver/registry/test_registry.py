@@ -1,25 +1,19 @@
 """What HTTP cannot show of the registry: what admission is given, and a race that is lost."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from simulator.apiserver.apimachinery.errors import ApiError
-from simulator.apiserver.apimachinery.request_info import Context, Operation
-from simulator.apiserver.apimachinery.resources import CONFIGMAPS, NAMESPACES, PODS
+from simulator.apiserver.apimachinery.request_info import Attributes, Context, Operation
+from simulator.apiserver.apimachinery.resources import CONFIGMAPS, NAMESPACES
 from simulator.apiserver.apimachinery.storage import Store
 from simulator.apiserver.registry.registry import Registry
-from simulator.objects import thaw
+from simulator.objects import Json, thaw
 from tests.fakes.clock import VirtualClock
-from tests.simulator.harness import a_pod, at
-
-if TYPE_CHECKING:
-    from simulator.apiserver.apimachinery.request_info import Attributes
-    from simulator.objects import Json
+from tests.simulator.harness import at
 
 
 class Admission:
@@ -65,18 +59,6 @@ def admission_of(registry: Registry) -> Admission:
     return registry.admission
 
 
-async def test_admission_sees_no_name_where_the_server_will_make_one(registry: Registry) -> None:
-    pod = {"metadata": {"generateName": "a-"}, "spec": a_pod()["spec"]}
-    await registry.create(at(PODS), pod, Context())
-
-    *_, mutating, validating = admission_of(registry).asked
-    assert mutating.target.name == ""
-    assert mutating.value is not None
-    assert "uid" not in mutating.value["metadata"]
-    assert validating.value is not None
-    assert validating.value["metadata"]["name"].startswith("a-")
-
-
 @pytest.mark.parametrize(("races", "wins"), [(1, True), (4, True), (5, False)])
 async def test_a_patch_that_loses_a_race_is_repeated_a_few_times(
     registry: Registry, races: int, wins: bool
@@ -95,13 +77,3 @@ async def test_a_patch_that_loses_a_race_is_repeated_a_few_times(
     else:
         with pytest.raises(ApiError, match="the object has been modified"):
             await registry.update(at(CONFIGMAPS, "c"), patch, Context())
-
-
-async def test_a_pod_is_deleted_when_its_grace_is_over(registry: Registry) -> None:
-    pod = a_pod(nodeName="n1", terminationGracePeriodSeconds=20)
-    await registry.create(at(PODS), pod, Context())
-
-    for options, ends in (({}, 20), ({"gracePeriodSeconds": 5}, 5)):
-        value, gone = await registry.delete(at(PODS, "a"), Context(options=options))
-        assert not gone
-        assert value["metadata"]["deletionTimestamp"] == f"2026-01-05T12:00:{ends:02}Z"

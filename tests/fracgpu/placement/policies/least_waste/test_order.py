@@ -77,6 +77,7 @@ def test_a_cluster_without_a_card_is_learnt_and_then_the_first_card_that_comes()
     ledger = Ledger()
     matrix = NodeMatrix(ledger)
     order = LeastWasteOrder(matrix, BoundPodIndex(), now=lambda: NOON)
+    order.expect([Demand(cards=1, share_milli=100)])
     order.learn_now()
     assert order.learnt
     assert order.score(None, HOST, matrix.rows_of(["gone"])) is not None
@@ -86,6 +87,23 @@ def test_a_cluster_without_a_card_is_learnt_and_then_the_first_card_that_comes()
     found = order.score(need(100), HOST, matrix.rows_of(["n1"]))
     assert found is not None
     assert found.tolist() == [1.0]
+
+
+def test_from_no_pod_nothing_is_learnt_and_the_first_one_is_learnt_at_once() -> None:
+    cluster = Harness("a", "b", cards=2)
+    order = LeastWasteOrder(cluster.matrix, cluster.bound_pods, now=cluster.clock.now)
+    grown = []
+    order.learn_now()
+    assert not order.learnt
+
+    for number in range(1, 9):
+        order.expect([Demand(cards=1, share_milli=100 * number)])
+        grown.append(order.grown)
+        if order.grown:
+            order.learn_now()
+
+    assert order.learnt
+    assert grown == [True, True, False, True, False, False, False, True]
 
 
 @settings(max_examples=15, deadline=None)

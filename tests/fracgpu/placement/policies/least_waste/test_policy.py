@@ -173,9 +173,6 @@ def test_equal_nodes_cost_the_same_and_without_a_mix_the_fuller_one_is_taken() -
     assert chosen(a_policy(nodes, ()), nodes, HALF) == (1, (2,))
 
 
-# ---- what is remembered, and how much a call may do --------------------------------------------
-
-
 def many_nodes(count: int = 40) -> SomeNodes:
     return some_nodes(*((500 + 37 * at % 500, 200 + 53 * at % 800) for at in range(count)))
 

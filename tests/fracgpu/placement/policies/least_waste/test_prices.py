@@ -84,9 +84,6 @@ def test_pods_of_many_cards_that_never_came_set_a_price_that_fades_as_the_cluste
     )
 
 
-# ---- models ----------------------------------------------------------------------------------
-
-
 def a_class(ratio: float, *models: str, share: int = 500) -> PodClass:
     demand = Demand(cards=1, share_milli=share, models=frozenset(models) or None)
     return PodClass(demand=demand, frequency_ratio=ratio)
