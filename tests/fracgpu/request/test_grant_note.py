@@ -35,7 +35,7 @@ GRANTED = describe_grant(a_grant(), dialect="hami", origin=ORIGIN)
 
 def test_a_grant_carries_data_beside_the_prose() -> None:
     requires = (AddedRequirement(key="fracgpu.io/share", operator="In", values=("true",)),)
-    removed = {"train": ("nvidia.com/gpumem",)}
+    removed: dict[str, tuple[str, ...]] = {"train": ("nvidia.com/gpumem",)}
     changed = describe_grant(
         a_grant(),
         dialect="hami",
