@@ -13,12 +13,14 @@ from cli.main import DONE, FAILED
 from fracgpu.cards.card import CardUuid, NodeCards
 from fracgpu.device_claims.claim import DeviceClaim, decode_claim
 from fracgpu.device_claims.holders import describe_claim, with_claims
+from fracgpu.device_claims.quota import quota_problem
 from fracgpu.explain.explanation import shortages
 from fracgpu.explain.subject import read_subject
 from fracgpu.k8s.node import Taint
 from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources, pod_requests
 from fracgpu.k8s.scheduling.node_filters import CORDONED
 from fracgpu.k8s.scheduling.objects import SchedulingNode
+from fracgpu.k8s.workloads.quota import ResourceQuota, read_quota
 from fracgpu.placement.placement import denied_cards, reservations_for
 from fracgpu.request.need import Strategy
 from fracgpu.state.bound_pod import BoundPod, bound_pod_of
@@ -38,7 +40,7 @@ from kube.errors import (
     Unauthorized,
     Unavailable,
 )
-from kube.kinds import DEPLOYMENTS, MOVES, NODES, PODS, RESOURCE_CLAIMS
+from kube.kinds import DEPLOYMENTS, MOVES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_QUOTAS
 from kube.objects import decode_object
 from process.settings import SettingsError, load
 
@@ -53,6 +55,7 @@ class ObservedCluster:
         bound: the pods that have a node, as the extender's ledger counts them.
         moves: what Moves claim; None if the caller may not list them.
         claims: ResourceClaims by ``namespace/name``, if a pod can have some.
+        quotas: if a pod waits for its claim; None if the caller may not list them.
     """
 
     pods: tuple[ExplainedPod, ...]
@@ -60,6 +63,7 @@ class ObservedCluster:
     bound: tuple[BoundPod, ...] = ()
     moves: tuple[MoveClaims, ...] | None = ()
     claims: Mapping[str, DeviceClaim] = field(default_factory=dict)
+    quotas: tuple[ResourceQuota, ...] | None = ()
 
     def find(self, key: str) -> ExplainedPod | None:
         """Return the pod ``namespace/name``, or None."""
@@ -79,13 +83,21 @@ async def observe(client: KubeClient) -> ObservedCluster:
     observed = tuple(observe_node(bytes(raw)) for raw in nodes.items)
     claims = await list_device_claims(client, (pod.info for pod in found)) or ()
     infos = with_claims((pod.info for pod in found), claims, (node.cards for node in observed))
+    by_key = {claim.key: claim for claim in claims}
+    waits = any(
+        pod.pending
+        and pod.device_claim
+        and f"{pod.record.namespace}/{pod.device_claim}" not in by_key
+        for pod in infos
+    )
     subjects = tuple(replace(pod, info=info) for pod, info in zip(found, infos, strict=True))
     return ObservedCluster(
         pods=subjects,
         nodes=observed,
         bound=tuple(pod for one in subjects if (pod := bound_pod_of(one.info)) is not None),
         moves=moves,
-        claims={claim.key: claim for claim in claims},
+        claims=by_key,
+        quotas=await _quotas(client) if waits else (),
     )
 
 
@@ -115,6 +127,14 @@ async def _claims(client: KubeClient) -> tuple[MoveClaims, ...] | None:
         return ()
     except Forbidden:
         return None
+
+
+async def _quotas(client: KubeClient) -> tuple[ResourceQuota, ...] | None:
+    try:
+        listed = await client.list(RESOURCE_QUOTAS)
+    except Forbidden:
+        return None
+    return tuple(read_quota(bytes(raw)) for raw in listed.items)
 
 
 def snapshot_of(pods: Iterable[PodInfo], nodes: Iterable[NodeCards], *, now: datetime) -> Snapshot:
@@ -159,7 +179,14 @@ def cluster_state_of(
     }
     moves = observed.moves or ()
     claim = observed.claims.get(f"{subject.info.record.namespace}/{subject.info.device_claim}")
-    of_claim = "" if subject.info.record.node else describe_claim(subject.info, claim)
+    withheld = (
+        "perhaps a quota forbids it: you may not list resourcequotas"
+        if observed.quotas is None
+        else quota_problem(subject.info, observed.quotas, observed.claims.values())
+    )
+    of_claim = (
+        "" if subject.info.record.node else describe_claim(subject.info, claim, withheld=withheld)
+    )
     ledger = _ledger_of(pods.values(), (node.cards for node in observed.nodes), moves)
     denied = denied_cards(ledger, subject.info, now=now)
     return ClusterState(

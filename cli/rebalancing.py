@@ -117,13 +117,17 @@ async def read_settings(client: KubeClient, *, namespace: str) -> ClusterSetting
     return ClusterSettings(policy=policy, strategy=strategy, source=where)
 
 
-async def read_cluster(client: KubeClient) -> ClusterCache:
+async def read_cluster(client: KubeClient, *, by_claims: bool) -> ClusterCache:
     """List the cluster into the rebalancer's own cache, and stop following it.
 
+    Args:
+        client: lists.
+        by_claims: claims can be listed, by which pods may hold cards.
+
     Raises:
-        ReadingFailed: not everything could be listed within a minute.
+        ReadingFailed: not everything could be listed within a minute, or may be.
     """
-    cache = ClusterCache(client)
+    cache = ClusterCache(client, by_claims=by_claims)
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(run(), name=name) for name, run in cache.tasks().items()]
         with suppress(TimeoutError):
@@ -136,4 +140,6 @@ async def read_cluster(client: KubeClient) -> ClusterCache:
             task.cancel()
     if not cache.synced:
         raise ReadingFailed(f"the API server did not list everything within {_SYNC_LIMIT_S:g} s")
+    if not by_claims and any(pod.info.device_claim for pod in cache.placed_pods.values()):
+        raise ReadingFailed("may not list resourceclaims, by which pods hold cards here")
     return cache

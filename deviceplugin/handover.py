@@ -98,12 +98,15 @@ class ClaimsHandover(NodeLock):
 
     Args:
         server: serves the plugin.
+        folder: the folder to lock; of all agents of the node the same.
         clock: paces the waits.
         on_wait: called while another agent acts.
     """
 
-    def __init__(self, server: DraServer, *, clock: Clock, on_wait: Callable[[], None]) -> None:
-        super().__init__(server, server.folder, clock=clock, on_wait=on_wait)
+    def __init__(
+        self, server: DraServer, folder: Path, *, clock: Clock, on_wait: Callable[[], None]
+    ) -> None:
+        super().__init__(server, folder, clock=clock, on_wait=on_wait)
         self._plugin = server
 
     async def run(self) -> None:

@@ -20,7 +20,7 @@ from component.config_keys import NO_OVERCOMMIT
 from component.config_watcher import ConfigWatcher
 from component.placement_config import watch_overcommit
 from component.pool_config import watch_pools
-from component.wiring import Wiring, read_wiring
+from component.wiring import Wiring, Wirings, read_wirings
 from deviceplugin.cards.interface import CardHardware, Cards, CardSamples
 from deviceplugin.claims import Claim, PodKey
 from deviceplugin.cleanup import NodeCleanup
@@ -32,6 +32,7 @@ from deviceplugin.container.mps_daemons import MpsDaemons, SurveyBesideDaemons
 from deviceplugin.container.nvidia_cdi import NvidiaCdiSpecs
 from deviceplugin.container.spec_builder import ContainerSpecBuilder
 from deviceplugin.container.verify_hook import VerifyHook
+from deviceplugin.dra.card_taints import CardTaints
 from deviceplugin.dra.held_claims import HeldClaims
 from deviceplugin.dra.preparer import Preparer
 from deviceplugin.dra.server import DraServer
@@ -60,13 +61,20 @@ from deviceplugin.kubelet.pod_resources import PodResourcesClient
 from deviceplugin.kubelet.pre_start import PreStartHandler
 from deviceplugin.kubelet.registration import Registration, new_socket
 from deviceplugin.metrics import DevicePluginMetrics
-from deviceplugin.node.capacity import NodeState, held_mib, read_node_state, resized_mib
+from deviceplugin.node.capacity import (
+    NodeState,
+    counted_mib,
+    held_mib,
+    read_node_state,
+    resized_mib,
+)
 from deviceplugin.node.health import HealthWatch
 from deviceplugin.node.health_events import HealthEvents
 from deviceplugin.node.inventory import InventoryTracker
 from deviceplugin.node.node_status import NodeStatusUpdater
 from deviceplugin.node.pod_annotator import PodAnnotator
 from deviceplugin.node.rejected_pods import RejectedPodCleaner
+from deviceplugin.node_wiring import NodeWiring, choose_wiring, held_by, remove_slice
 from deviceplugin.nri.plugin import NriPlugin
 from deviceplugin.settings import AUTO, MPS, DevicePluginSettings
 from fracgpu import names
@@ -74,7 +82,6 @@ from fracgpu.cards.annotations import read_uuids
 from fracgpu.cards.card import CardUuid
 from fracgpu.cards.card_class import Vendor
 from fracgpu.cards.pool_catalogue import PoolCatalogue
-from fracgpu.errors import listed
 from fracgpu.request.need import Isolation
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from fracgpu.units import Mib
@@ -152,13 +159,17 @@ def _agent(settings: DevicePluginSettings, cards: Cards) -> Service:
             connect(settings.kubeconfig, user_agent=agent) as client,
             connect(settings.kubeconfig, user_agent=agent, as_user=settings.reads_pods_as) as pods,
         ):
-            wiring = await read_wiring(client, namespace=settings.namespace, clock=clock)
+            wirings = await read_wirings(client, namespace=settings.namespace, clock=clock)
+            wiring = await choose_wiring(
+                client, pods, wirings, node=settings.node_name, clock=clock
+            )
             # Not before: an API server that is away is nothing that a restart repairs.
             heartbeats.update(_heartbeats(settings, clock))
             running, handover, cleanup = _parts(
                 settings,
                 cards,
                 client,
+                wirings=wirings,
                 wiring=wiring,
                 pod_reader=pods,
                 clock=clock,
@@ -201,6 +212,7 @@ def _parts(  # noqa: PLR0913, PLR0915 - what the whole agent is made of; called 
     cards: Cards,
     client: KubeClient,
     *,
+    wirings: Wirings,
     wiring: Wiring,
     pod_reader: KubeClient,
     clock: Clock,
@@ -224,6 +236,7 @@ def _parts(  # noqa: PLR0913, PLR0915 - what the whole agent is made of; called 
     )
 
     def pods_changed() -> None:
+        node_wiring.changed()
         front.changed()  # which wakes the updater
         limit_audit.pods_changed()
 
@@ -281,6 +294,16 @@ def _parts(  # noqa: PLR0913, PLR0915 - what the whole agent is made of; called 
         on_started=annotator.note,
         on_change=lambda: front.changed(),  # noqa: PLW0108 - it is made below
     )
+    node_wiring = NodeWiring(
+        wirings=wirings,
+        serving=wiring,
+        node=lambda: nodes.get("", node),
+        pods=known_pods,
+        claims_held=lambda: held is not None and held.any,
+        settle_s=settings.drain_wait_s,
+        clock=clock,
+        on_change=lambda: front.changed(),  # noqa: PLW0108 - it is made below
+    )
     nodes, pools, overcommit, updater = _node_updater(
         client,
         node,
@@ -291,12 +314,15 @@ def _parts(  # noqa: PLR0913, PLR0915 - what the whole agent is made of; called 
         runtime=runtime,
         starts=starts,
         front=lambda: front,
+        node_wiring=node_wiring,
         by_claims=held is not None,
         clock=clock,
         metrics=metrics,
     )
     shared = _Shared(
         settings=settings,
+        wirings=wirings,
+        node_wiring=node_wiring,
         client=client,
         tracker=tracker,
         pods=known_pods,
@@ -409,7 +435,6 @@ def _parts(  # noqa: PLR0913, PLR0915 - what the whole agent is made of; called 
         on_probed=updater.wake,
     )
     acting = {
-        "report": updater.run,
         "load": load_annotator.run,
         "collect": sampler.run,
         "notes": annotator.run,
@@ -431,6 +456,8 @@ def _parts(  # noqa: PLR0913, PLR0915 - what the whole agent is made of; called 
             "pools": pools.run,
             "placement": overcommit.run,
             "survey": tracker.run,
+            "wiring": node_wiring.run,
+            "report": handover.when_acting(front.begin, updater.run),
             **{name: handover.when_acting(loop) for name, loop in acting.items()},
             "nri": handover.when_acting(starts.prepare_host, starts.nri.run),
             "audit": handover.when_acting(front.clean, consistency.run),
@@ -452,6 +479,7 @@ class _Front:
         nri_problem: why the node shares nothing for lack of NRI, or None.
         changed: called when the node, a pod, or the runtime's connection by NRI has changed.
         clean: removes what earlier agents left.
+        begin: removes what agents of the other wiring left; nothing is offered before.
         tasks: further loops, and those that run only in the agent that *acts*.
         published: whether the slice is there that stands for the node's capacity.
         withdraw: removes that slice.
@@ -462,6 +490,7 @@ class _Front:
     nri_problem: Callable[[], str | None]
     changed: Callable[[], None]
     clean: Callable[[], Awaitable[None]]
+    begin: Callable[[], Awaitable[None]]
     tasks: Mapping[str, Callable[[], Coroutine[Any, Any, None]]]
     acting: Mapping[str, Callable[[], Coroutine[Any, Any, None]]] = field(default_factory=dict)
     published: Callable[[], bool] = lambda: False
@@ -473,6 +502,8 @@ class _Shared:
     """What a front is made of in both wirings."""
 
     settings: DevicePluginSettings
+    wirings: Wirings
+    node_wiring: NodeWiring
     client: KubeClient
     tracker: InventoryTracker
     pods: Callable[[], Mapping[str, PodInfo] | None]
@@ -517,7 +548,7 @@ def _slots_front(shared: _Shared) -> _Front:
             or (UNDECIDED if starts.ways.way() is None else None)
             or _blocked(shared.tracker, shared.node())
             or _not_listed(shared.pods())
-            or _held_otherwise(shared.pods(), Wiring.CLAIMS)
+            or held_by(Wiring.CLAIMS, shared.pods())
         ),
         clock=clock,
         poll_s=settings.kubelet_poll_s,
@@ -539,12 +570,17 @@ def _slots_front(shared: _Shared) -> _Front:
         shared.updater.wake()
         plugin.watch_changed.set()  # the registration looks whether there is anything to register
 
+    async def begin() -> None:
+        if shared.wirings.both:
+            await remove_slice(shared.client, settings.node_name, clock=clock)
+
     return _Front(
         lock=handover,
         problem=lambda: registration.problem,
         nri_problem=lambda: starts.ways.problem,
         changed=connection_changed,
         clean=pre_start.clean,
+        begin=begin,
         tasks={"register": handover.run},
     )
 
@@ -583,13 +619,25 @@ def _claims_front(shared: _Shared, held: HeldClaims) -> _Front:
         on_change=changed,
     )
     slices = watch_slices(shared.client, node, on_change=changed)
+    taints = CardTaints(
+        node=node,
+        client=shared.client,
+        current=shared.node,
+        tracker=shared.tracker,
+        claims=lambda: held.claims,
+        clock=clock,
+        on_change=changed,
+    )
 
     def withheld() -> str | None:
         broken = runtime.problem if runtime.known else None
+        switching = shared.node_wiring.switching
         return (
             broken
             or _not_shared(shared.node())
-            or _held_otherwise(shared.pods(), Wiring.DEVICE_PLUGIN)
+            or (switching.problem if switching is not None else None)
+            or held_by(Wiring.DEVICE_PLUGIN, shared.pods())
+            or _still_counted(shared.node())
         )
 
     def card_class() -> str:
@@ -603,12 +651,14 @@ def _claims_front(shared: _Shared, held: HeldClaims) -> _Front:
         tracker=shared.tracker,
         withheld=withheld,
         unsure=lambda: runtime.problem or server.problem or _not_listed(shared.pods()),
+        taints=taints.now,
         isolation=lambda: [each for each, why in (starts.isolation() or {}).items() if not why],
         card_class=card_class,
         clock=clock,
         metrics=metrics,
     )
-    handover = ClaimsHandover(server, clock=clock, on_wait=shared.on_wait)
+    folder = settings.device_plugins_dir if shared.wirings.both else server.folder
+    handover = ClaimsHandover(server, folder, clock=clock, on_wait=shared.on_wait)
 
     async def nothing_left() -> None:
         """Leave all specs: each is of a claim, which kubelet gives back."""
@@ -617,14 +667,18 @@ def _claims_front(shared: _Shared, held: HeldClaims) -> _Front:
     return _Front(
         lock=handover,
         problem=lambda: (
-            server.problem
-            or _held_otherwise(shared.pods(), Wiring.DEVICE_PLUGIN)
-            or publisher.dropped
+            server.problem or held_by(Wiring.DEVICE_PLUGIN, shared.pods()) or publisher.dropped
         ),
         nri_problem=lambda: None,
         changed=changed,
         clean=nothing_left,
-        tasks={"serve": handover.run, "claims": held.run, "slices": slices.run},
+        begin=nothing_left,
+        tasks={
+            "serve": handover.run,
+            "claims": held.run,
+            "slices": slices.run,
+            "moves": taints.run,
+        },
         acting={"publish": publisher.run},
         published=lambda: publisher.published,
         withdraw=publisher.remove,
@@ -765,6 +819,7 @@ def _node_updater(  # noqa: PLR0913 - its parts, nearly all by keyword; called o
     runtime: RuntimeWatch,
     starts: _Starts,
     front: Callable[[], _Front],
+    node_wiring: NodeWiring,
     by_claims: bool,
     clock: Clock,
     metrics: DevicePluginMetrics,
@@ -778,6 +833,7 @@ def _node_updater(  # noqa: PLR0913 - its parts, nearly all by keyword; called o
         annotations = change.object.annotations
         health.take_out(read_uuids(annotations.get(names.NODE_OUT_OF_SERVICE, "")))
         updater.wake()
+        node_wiring.changed()
         front().changed()
 
     nodes = Informer(
@@ -815,6 +871,7 @@ def _node_updater(  # noqa: PLR0913 - its parts, nearly all by keyword; called o
         isolation=starts.isolation,
         pools=lambda: pools.value,
         overcommit=times,
+        switching=lambda: node_wiring.switching,
         published=(lambda: front().published()) if by_claims else None,
     )
     return nodes, pools, overcommit, updater
@@ -839,21 +896,10 @@ def _not_listed(pods: Mapping[str, PodInfo] | None) -> str | None:
     return "this node's pods are not all known yet" if pods is None else None
 
 
-def _held_otherwise(pods: Mapping[str, PodInfo] | None, other: Wiring) -> str | None:
-    """Return which pods still hold cards by the *other* wiring, which counts them by itself.
-
-    Whoever counts by this one would give their cards away a second time.
-    """
-
-    def holds(pod: PodInfo) -> bool:
-        if other is Wiring.CLAIMS:
-            return bool(pod.device_claim)
-        return names.ASSIGNMENT in pod.annotations and not pod.device_claim
-
-    found = sorted(
-        pod.record.key for pod in (pods or {}).values() if pod.record.live and holds(pod)
-    )
-    return f"pods of wiring {other.value} still hold cards: {listed(found)}" if found else None
+def _still_counted(node: NodeState | None) -> str | None:
+    """Return why the node has not gone over to claims yet: it says the other wiring's capacity."""
+    mib = counted_mib(node) if node is not None else 0
+    return f"the node still counts {mib} MiB of {names.GPU_MEM}" if mib else None
 
 
 def _nvidia(tracker: InventoryTracker) -> Sequence[CardUuid]:

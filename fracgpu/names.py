@@ -111,6 +111,9 @@ IDENTITY_CLAIMS: Final = "claims"
 # Node condition: whether this node's cards are shared by us, and if not, why.
 SHARING_CONDITION: Final = "FracGPUSharing"
 # Its reason while kubelet has no agent that serves the slots: a pod that came now would fail.
+# On a node or a namespace: who counts the cards there, claims or devicePlugin.
+WIRING_LABEL: Final = "fracgpu.io/wiring"
+SWITCHING: Final = "Switching"
 AGENT_NOT_REGISTERED: Final = "AgentNotRegistered"
 # Node annotations that the agent writes periodically: how busy each card was lately (JSON, UUID to
 # 0..1), and the memory of each card that NVML reports in use but no known pod uses (JSON, UUID to
@@ -169,6 +172,11 @@ DEVICE_CLASS: Final = "fracgpu"
 DEVICE_CLASS_PLACED: Final = "fracgpu-placed"  # for claims of which we choose the cards
 POD_CLAIM: Final = "fracgpu"
 CLAIM_PREFIX: Final = "fracgpu-"
+# Taints of a device, which keep claims off the card: it is cordoned or drained; a Move reserves it,
+# and its value is the Move; a Move keeps it for a pod that waits, and its value is the pod's UID.
+CORDONED_TAINT: Final = "fracgpu.io/cordoned"
+RESERVED_TAINT: Final = "fracgpu.io/reserved"
+KEPT_TAINT: Final = "fracgpu.io/kept"
 MANAGED_BY_LABEL: Final = "app.kubernetes.io/managed-by"
 MANAGED_BY: Final = "fracgpu"
 _MADE_FOR_A_POD: Final = re.compile(f"{CLAIM_PREFIX}[0-9a-f]{{10}}")

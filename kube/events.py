@@ -13,7 +13,7 @@ import structlog
 from kube.client import KubeClient
 from kube.errors import KubeError, NotFound
 from kube.event_correlator import EventCorrelator
-from kube.kinds import EVENTS, Kind
+from kube.kinds import EVENTS, PODS, Kind
 from kube.leader_election import micro_time
 
 _log = structlog.get_logger()
@@ -33,6 +33,17 @@ class EventLevel(Enum):
     WARNING = "Warning"
 
 
+class Named(Protocol):
+    """What tells an object from all others of its kind."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def namespace(self) -> str: ...
+    @property
+    def uid(self) -> str: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Regarding:
     """The object of an event; the namespace is empty for cluster-scoped objects."""
@@ -41,6 +52,11 @@ class Regarding:
     name: str
     namespace: str = ""
     uid: str = ""
+
+    @classmethod
+    def pod(cls, pod: Named) -> Regarding:
+        """Return a pod as the object of an event."""
+        return cls(kind=PODS, name=pod.name, namespace=pod.namespace, uid=pod.uid)
 
     def reference(self) -> dict[str, str]:
         """Return the ``core/v1 ObjectReference``."""

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from types import MappingProxyType
 from typing import Any, Final
@@ -11,6 +11,7 @@ from typing import Any, Final
 import structlog
 
 from fracgpu.cards.card import CardUuid, NodeCards
+from fracgpu.device_claims.claim import DeviceClaim, decode_claim
 from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.disruption.heat import CardHeat, CardUsage
 from fracgpu.disruption.move import PastMove
@@ -34,7 +35,7 @@ from fracgpu.state.bound_pod import BoundPod, bound_pod_of
 from fracgpu.state.cluster_state import PlacedPod
 from fracgpu.state.ledger import Ledger
 from fracgpu.state.node_info import ObservedNode, observe_node
-from fracgpu.state.pod_info import pod_info_of
+from fracgpu.state.pod_info import PodInfo, pod_info_of
 from fracgpu.state.snapshot import Snapshot
 from kube.client import KubeClient
 from kube.informer import Change, ChangeType, Informer
@@ -47,11 +48,13 @@ from kube.kinds import (
     PERSISTENT_VOLUMES,
     PODS,
     REPLICASETS,
+    RESOURCE_CLAIMS,
     RESOURCE_QUOTAS,
     SERVICES,
     STATEFULSETS,
     Kind,
 )
+from rebalancer.claimed_pods import ClaimedPods
 
 log = structlog.get_logger()
 
@@ -77,19 +80,27 @@ class _Pod:
 
     Attributes:
         scheduled: how it counts for others; None if it has no node or has ended.
-        placed: all about it; None unless it is live and holds or asks for a share of a card.
+        placed: all about it; None unless it is live and holds or asks for a share of a card, or
+            may do so by a claim.
         bound: what it takes of its node; None if it has none.
+        has_claims: it names ResourceClaims.
     """
 
     scheduled: ScheduledPod | None
     placed: PlacedPod | None
     bound: BoundPod | None
+    has_claims: bool = False
 
 
 class ClusterCache:
-    """The cluster state as of the last watch events."""
+    """The cluster state as of the last watch events.
 
-    def __init__(self, client: KubeClient) -> None:
+    Args:
+        client: lists and watches.
+        by_claims: pods may hold cards by claims.
+    """
+
+    def __init__(self, client: KubeClient, *, by_claims: bool = False) -> None:
         self._ledger = Ledger()
         self._placed_pods: dict[str, PlacedPod] = {}
         self._scheduled: dict[str, ScheduledPod] = {}
@@ -98,6 +109,13 @@ class ClusterCache:
         self._nodes: dict[str, ObservedNode] = {}
         self._scheduling: SchedulingCluster | None = None
         self._index = SnapshotIndex()
+        self._claimed = ClaimedPods()
+        self._claimants: dict[str, _Pod] = {}
+        self._claim_informer = (
+            Informer(client, RESOURCE_CLAIMS, decode=decode_claim, on_change=self._claim)
+            if by_claims
+            else None
+        )
         self._pod_informer = Informer(client, PODS, decode=_read_pod, on_change=self._pod)
         self._node_informer = Informer(client, NODES, decode=observe_node, on_change=self._node)
         self._guards: dict[Kind, Informer[Any]] = {
@@ -108,7 +126,13 @@ class ClusterCache:
     def tasks(self) -> Mapping[str, Callable[[], Coroutine[Any, Any, None]]]:
         """Return the loops that keep the cache current."""
         guards = {kind.plural: informer.run for kind, informer in self._guards.items()}
-        return {"pods": self._pod_informer.run, "nodes": self._node_informer.run, **guards}
+        claims = self._claim_informer
+        return {
+            "pods": self._pod_informer.run,
+            "nodes": self._node_informer.run,
+            **({} if claims is None else {"claims": claims.run}),
+            **guards,
+        }
 
     async def wait_synced(self) -> None:
         """Wait until pods and nodes have been listed once, and a while for what guards pods.
@@ -118,6 +142,8 @@ class ClusterCache:
         """
         await self._pod_informer.wait_synced()
         await self._node_informer.wait_synced()
+        if self._claim_informer is not None:
+            await self._claim_informer.wait_synced()
         with suppress(TimeoutError):
             async with asyncio.timeout(_GUARDS_WAIT_S):
                 for informer in self._guards.values():
@@ -127,7 +153,8 @@ class ClusterCache:
 
     @property
     def synced(self) -> bool:
-        return self._pod_informer.synced and self._node_informer.synced
+        claims = self._claim_informer is None or self._claim_informer.synced
+        return self._pod_informer.synced and self._node_informer.synced and claims
 
     @property
     def nodes(self) -> Mapping[str, NodeCards]:
@@ -244,8 +271,20 @@ class ClusterCache:
     def _pod(self, change: Change[_Pod]) -> None:
         self._scheduling = None
         uid, gone = change.uid, change.type is ChangeType.DELETED
-        self._bound_changed(uid, None if gone else change.object.bound)
-        scheduled, placed = change.object.scheduled, change.object.placed
+        if self._claim_informer is not None and not gone and change.object.has_claims:
+            self._claimants[uid] = change.object
+        else:
+            self._claimants.pop(uid, None)
+        self._count(uid, change.object, gone=gone)
+
+    def _count(self, uid: str, pod: _Pod, *, gone: bool = False) -> None:
+        """Count a pod with what it holds, by itself or by its claims."""
+        if pod.placed is not None and uid in self._claimants:
+            pod = _joined(pod, self._claimed.join(pod.placed.info, self.nodes))
+        scheduled, placed = pod.scheduled, pod.placed
+        if placed is not None and not _concerns(placed.info):
+            placed = None
+        self._bound_changed(uid, None if gone else pod.bound)
         if gone or scheduled is None:
             self._scheduled.pop(uid, None)
         else:
@@ -256,6 +295,19 @@ class ClusterCache:
         else:
             self._ledger.set_pod(placed.info.record)
             self._placed_pods[uid] = placed
+        if placed is None or not placed.info.record.node:
+            self._ledger.observe(self._claimed.alone(uid, self.nodes))
+
+    def _claim(self, change: Change[DeviceClaim]) -> None:
+        for uid in self._claimed.claim_changed(change):
+            self._count_claims_of(uid)
+
+    def _count_claims_of(self, uid: str) -> None:
+        pod = self._claimants.get(uid)
+        if pod is not None:
+            self._count(uid, pod)
+        else:
+            self._ledger.observe(self._claimed.alone(uid, self.nodes))
 
     def _node(self, change: Change[ObservedNode]) -> None:
         self._scheduling = None
@@ -265,7 +317,11 @@ class ClusterCache:
             self._nodes.pop(name, None)
             return
         self._ledger.set_node(change.object.cards)
+        before = self._nodes.get(name)
         self._nodes[name] = change.object
+        if before is None or before.cards.cards != change.object.cards.cards:
+            for uid in self._claimed.on_node(name):
+                self._count_claims_of(uid)
 
     def _guard(self, _: Change[Any]) -> None:
         self._scheduling = None
@@ -274,11 +330,24 @@ class ClusterCache:
 def _read_pod(body: bytes) -> _Pod:
     pod = decode_pod(body)
     info, constraints = pod_info_of(pod), scheduling_constraints_of(pod)
-    record = info.record
-    concerned = info.need is not None or info.need_problem or record.assignment or record.problem
     placed = None
-    if record.live and concerned:
+    if info.record.live and (_concerns(info) or info.has_device_claims):
         placed = PlacedPod(info=info, scheduling_constraints=constraints)
     return _Pod(
-        scheduled=scheduled_pod_of(pod, constraints), placed=placed, bound=bound_pod_of(info)
+        scheduled=scheduled_pod_of(pod, constraints),
+        placed=placed,
+        bound=bound_pod_of(info),
+        has_claims=info.has_device_claims,
     )
+
+
+def _concerns(info: PodInfo) -> bool:
+    """Report whether a pod holds or asks for a share of a card."""
+    record = info.record
+    return bool(info.need is not None or info.need_problem or record.assignment or record.problem)
+
+
+def _joined(pod: _Pod, info: PodInfo) -> _Pod:
+    assert pod.placed is not None, "a pod that is not live holds nothing"  # noqa: S101
+    placed = replace(pod.placed, info=info)
+    return replace(pod, placed=placed, bound=bound_pod_of(info))

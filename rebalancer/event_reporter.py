@@ -19,7 +19,7 @@ from fracgpu.disruption.move import ENDED, Ending
 from fracgpu.disruption.policy import RebalancerPolicy
 from fracgpu.state.move_object import MovePhase
 from kube.events import EventLevel, Regarding
-from kube.kinds import CONFIGMAPS, NODES, PODS, Kind
+from kube.kinds import CONFIGMAPS, NODES, Kind
 from rebalancer.metrics import RebalancerMetrics, move_labels
 from rebalancer.moves.record import MoveRecord
 from rebalancer.moves.steps import (
@@ -293,7 +293,7 @@ def _concerned(record: MoveRecord) -> tuple[Regarding, ...]:
     pod, owner = record.spec.pod, record.spec.owner
     kind = Kind(owner.api_version, plural="", kind=owner.kind, namespaced=True)  # never a path
     return (
-        Regarding(kind=PODS, name=pod.name, namespace=pod.namespace, uid=pod.uid),
+        Regarding.pod(pod),
         Regarding(kind=kind, name=owner.name, namespace=pod.namespace, uid=owner.uid),
         _node(record.spec.source.node),
     )

@@ -9,6 +9,7 @@ from functools import partial
 from component.config_watcher import ConfigWatcher
 from component.leader_gate import LeaderGate
 from component.placement_config import watch_strategy
+from component.wiring import Wiring, read_wirings
 from fracgpu import names
 from fracgpu.disruption.policy import RebalancerPolicy
 from kube.access import connect
@@ -60,9 +61,11 @@ def build(settings: RebalancerSettings, *, base: RebalancerPolicy | None = None)
             server_name=settings.prometheus_server_name,
         )
         async with connect(settings.kubeconfig, user_agent=names.REBALANCER) as client, prometheus:
+            wirings = await read_wirings(client, namespace=settings.namespace, clock=clock)
             yield running(
                 settings,
                 client,
+                by_claims=wirings.serves(Wiring.CLAIMS),
                 base=base or RebalancerPolicy(),
                 prometheus=prometheus,
                 metrics=metrics,
@@ -86,6 +89,7 @@ def running(  # noqa: PLR0913 - the parts of one process
     settings: RebalancerSettings,
     client: KubeClient,
     *,
+    by_claims: bool,
     base: RebalancerPolicy,
     prometheus: Prometheus,
     metrics: RebalancerMetrics,
@@ -104,7 +108,7 @@ def running(  # noqa: PLR0913 - the parts of one process
     )
     leader_gate = LeaderGate(election)
     writer = client.guarded(leader_gate.guard)
-    cache = ClusterCache(client)
+    cache = ClusterCache(client, by_claims=by_claims)
     changed = asyncio.Event()
     config: ConfigWatcher[RebalancerPolicy] = ConfigWatcher(
         client,

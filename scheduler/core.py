@@ -10,7 +10,12 @@ from types import MappingProxyType
 from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources
 from fracgpu.placement.node_matrix import NodeMatrix
 from fracgpu.placement.outcome import NoPlacement, Placement
-from fracgpu.placement.placement import CardChooser, CardsOnNode, cards_on_node
+from fracgpu.placement.placement import (
+    CardChooser,
+    CardsOnNode,
+    cards_on_node,
+    reservations_for,
+)
 from fracgpu.placement.policies.least_waste.order import LeastWasteOrder
 from fracgpu.request.need import Strategy
 from fracgpu.state.bound_pod_index import BoundPodIndex
@@ -116,7 +121,23 @@ class SchedulerCore:
 
         None if the pod requests no card, or the node is not known.
         """
-        answer = cards_on_node(
+        answer = self._answer_on(pod, node)
+        return answer.placement if isinstance(answer, CardsOnNode) else answer
+
+    def held_for(self, pod: PodInfo, candidates: Sequence[str]) -> CardsOnNode | None:
+        """Return the cards on one of *candidates* that Moves hold for a pod; None without any."""
+        node = self.extender.reserved_node(pod, candidates)
+        answer = self._answer_on(pod, node) if node else None
+        return answer if isinstance(answer, CardsOnNode) and answer.held else None
+
+    def may_be_held_for(self, pod: PodInfo) -> bool:
+        """Report whether Moves hold cards for a pod, wherever that is and whether it fits yet."""
+        reservations = self.ledger.reservations
+        found = reservations_for(self.ledger, pod, now=self._clock.now())
+        return bool(found or reservations.holds_for(pod.record.uid))
+
+    def _answer_on(self, pod: PodInfo, node: str) -> CardsOnNode | NoPlacement | None:
+        return cards_on_node(
             self.ledger,
             pod,
             node,
@@ -124,4 +145,3 @@ class SchedulerCore:
             choosers=self.choosers,
             now=self._clock.now(),
         )
-        return answer.placement if isinstance(answer, CardsOnNode) else answer

@@ -69,6 +69,7 @@ class ClaimOutcome(Enum):
     REPLACED = "replaced"  # kube-scheduler could take none of the cards
     TAKEN = "taken"  # somebody else made a claim of that name
     REFUSED = "refused"  # no claim can be made for the pod
+    WITHHELD = "withheld"  # by the quota of the namespace
     FAILED = "failed"  # the API server refused, or did not answer
     REMOVED = "removed"  # its pod is gone
 
@@ -82,6 +83,7 @@ class WaitReason(Enum):
     TOGETHER = "together"
     OTHER_CARDS = "other_cards"
     OUT_OF_SERVICE = "out_of_service"
+    OTHER_WIRING = "other_wiring"
     NO_CARDS = "no_cards"
     GANG = "gang"  # other pods of its gang, or room for all of them
     REQUEST = "request"  # it cannot be read

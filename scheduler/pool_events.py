@@ -1,4 +1,4 @@
-"""Events on pods that were granted a share of cards which only a node pool can bring."""
+"""Events on pods for which there is no node of their kind: of a pool, or of their wiring."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
@@ -8,10 +8,10 @@ from fracgpu.cards.card import NodeCards
 from fracgpu.request.grant_note import GrantNote, read_grant_note
 from fracgpu.state.pod_info import PodInfo
 from kube.events import EventRecorder, Regarding
-from kube.kinds import PODS
 from process.clock import Clock
 
 REASON: Final = "WaitingForNodePool"
+NO_NODE_OF_WIRING: Final = "NoNodeOfWiring"
 _EVERY_S: Final = 5.0
 
 
@@ -41,6 +41,7 @@ class PoolEvents:
         self._nodes = nodes
         self._clock = clock
         self._looked_at: set[str] = set()
+        self._without_node: set[str] = set()
 
     async def run(self) -> None:
         """Look every few seconds, until cancelled."""
@@ -57,16 +58,39 @@ class PoolEvents:
             for uid, pod in waiting.items()
             if uid not in self._looked_at and pod.unschedulable_since is not None
         ]
+        await self._look_for_wirings(waiting)
         classes = {node.labels.get(names.CARD_CLASS_LABEL) for node in self._nodes()} if due else ()
         for uid, pod in due:
             self._looked_at.add(uid)
             note = read_grant_note(pod.annotations.get(names.GRANTED, ""))
             # With a node of the class it is a matter of room, which the extender's answer tells.
             if note is not None and note.data.for_pool and note.data.card_class not in classes:
-                where = Regarding(
-                    kind=PODS, name=pod.record.name, namespace=pod.record.namespace, uid=uid
+                await self._recorder.emit(
+                    Regarding.pod(pod.record), reason=REASON, note=_words(note)
                 )
-                await self._recorder.emit(where, reason=REASON, note=_words(note))
+
+    async def _look_for_wirings(self, waiting: Mapping[str, PodInfo]) -> None:
+        """Tell the pods whose wiring no node has; kube-scheduler says that something is missing."""
+        by_claims = {node.by_claims for node in self._nodes() if node.shared and node.cards}
+        before, self._without_node = self._without_node, set()
+        for uid, pod in waiting.items() if len(by_claims) == 1 else ():
+            if pod.need is None or pod.unschedulable_since is None:
+                continue
+            if pod.need.by_claim not in by_claims:
+                self._without_node.add(uid)
+                if uid not in before:
+                    note = _no_node(by_claim=pod.need.by_claim)
+                    await self._recorder.emit(
+                        Regarding.pod(pod.record), reason=NO_NODE_OF_WIRING, note=note
+                    )
+
+
+def _no_node(*, by_claim: bool) -> str:
+    wirings = ("claims", "devicePlugin") if by_claim else ("devicePlugin", "claims")
+    return (
+        "the pod was admitted with wiring {}, and every node that shares cards has wiring {}: "
+        "change the label {} of a node, or that of the namespace, and create the pod anew"
+    ).format(*wirings, names.WIRING_LABEL)
 
 
 def _words(note: GrantNote) -> str:

@@ -6,8 +6,7 @@ the pod by then. Which size counts is in `fracgpu.state.resize`.
 """
 
 import asyncio
-import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Final
 
@@ -19,7 +18,7 @@ from fracgpu.state.allocation import PodRecord, Resize
 from fracgpu.state.bound_pod import BoundPod
 from fracgpu.state.ledger import Ledger
 from fracgpu.state.pod_info import PodInfo
-from fracgpu.state.resize import Pending, Refused, answer, is_answered, write_resize
+from fracgpu.state.resize import Pending, Refused, answer, is_answered, isolation_of, write_resize
 from fracgpu.state.snapshot import allocation_of
 from fracgpu.units import Mib
 from kube.errors import Conflict, Forbidden, Invalid, KubeError, NotFound
@@ -141,7 +140,7 @@ class Resizer:
             asked,
             assigned,
             before,
-            isolation=_isolation(pod),
+            isolation=isolation_of(pod.annotations),
             free_mib=lambda card, with_limit: self._free_mib(
                 record.node, card, with_limit=with_limit
             ),
@@ -208,24 +207,15 @@ class Resizer:
         if found.card.health is not Health.HEALTHY:
             return None
         free_mib = found.free_mib
-        if with_limit and found.free_limit_mib is not None:
+        if with_limit:
             free_mib = min(free_mib, found.free_limit_mib)
         # What a Move keeps for a waiting pod is not free.
         return Mib(min(0, free_mib)) if found.kept_for else free_mib
 
     async def _say(self, record: PodRecord, reason: str, note: str) -> None:
         await self._recorder.emit(
-            Regarding(kind=PODS, name=record.name, namespace=record.namespace, uid=record.uid),
+            Regarding.pod(record),
             reason=reason,
             note=f"{names.RESIZE} {note}",
             level=EventLevel.NORMAL if reason == "ResizeGranted" else EventLevel.WARNING,
         )
-
-
-def _isolation(pod: PodInfo) -> Mapping[str, str] | None:
-    """Return what limits each container that has started, as the agent wrote it; None if unread."""
-    try:
-        wired = json.loads(pod.annotations.get(names.WIRED, ""))
-        return {name: str(got["isolation"]) for name, got in wired.items()}
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        return None

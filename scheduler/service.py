@@ -3,8 +3,9 @@
 import asyncio
 import socket
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from functools import partial
 
 from component import config_keys, placement_config
@@ -13,12 +14,14 @@ from component.config_watcher import ConfigWatcher
 from component.leader_gate import LeaderGate, ListWatcher
 from component.metrics import CertificateMetrics
 from component.refused_config import RefusedConfigReporter
-from component.wiring import Wiring, read_wiring
+from component.wiring import Wiring, read_wirings
 from fracgpu.cards.card import NodeCards
 from fracgpu.device_claims.claim import decode_claim
-from fracgpu.k8s.disruption_budget import read_budget
+from fracgpu.k8s.disruption_budget import PodDisruptionBudget, read_budget
 from fracgpu.k8s.pod import LIVE_PODS
+from fracgpu.k8s.workloads.quota import read_quota
 from fracgpu.request.need import Strategy
+from fracgpu.state.bound_pod import BoundPod
 from fracgpu.state.move_object import decode_move
 from fracgpu.state.node_info import observe_offered_node, read_offered_node
 from fracgpu.state.reservation import MoveClaims, read_claims
@@ -26,7 +29,7 @@ from kube.access import connect
 from kube.client import KubeClient
 from kube.events import EventRecorder
 from kube.informer import Change, Informer
-from kube.kinds import MOVES, NODES, PDBS, PODS, RESOURCE_CLAIMS
+from kube.kinds import MOVES, NODES, PDBS, PODS, RESOURCE_CLAIMS, RESOURCE_QUOTAS
 from kube.leader_election import LeaderElector, LeaseDurations, LeaseNotes
 from process.clock import Clock, SystemClock
 from process.event_loop import MeasuredEventLoop, longest_pause_s
@@ -40,9 +43,11 @@ from scheduler.cache.assumptions import Assumptions, AssumptionTimeouts
 from scheduler.cache.comparer import CacheComparer
 from scheduler.cache.event_handlers import AnyPod, decode_any_pod
 from scheduler.cache.pod_marker import PodMarker
-from scheduler.claims.cache import ClaimCache, decode_observed_pod
+from scheduler.claims.cache import ClaimCache, any_pod, decode_observed_pod
 from scheduler.claims.controller import ClaimController
 from scheduler.claims.planner import ClaimPlanner
+from scheduler.claims.preemption import Preemptions
+from scheduler.claims.quota import ClaimQuota
 from scheduler.core import SchedulerCore
 from scheduler.extender.api import pending_only
 from scheduler.extender.bind import Binder
@@ -80,9 +85,13 @@ def build(settings: SchedulerSettings) -> Service:
     @asynccontextmanager
     async def parts() -> AsyncIterator[Running]:
         async with connect(settings.kubeconfig, user_agent="fracgpu-scheduler") as client:
-            wiring = await read_wiring(client, namespace=settings.namespace, clock=clock)
-            wire = _wire_claims if wiring is Wiring.CLAIMS else _wire
-            yield wire(settings, client, clock, registry, gate)
+            wirings = await read_wirings(
+                client, namespace=settings.namespace, clock=clock, name=settings.config_map
+            )
+            if wirings.serves(Wiring.DEVICE_PLUGIN):
+                yield _wire(settings, client, clock, registry, gate, both=wirings.both)
+            else:
+                yield _wire_claims(settings, client, clock, registry, gate)
 
     return Service(
         name="scheduler",
@@ -157,13 +166,24 @@ class _Shared:
             "election": self.leader_gate.run,
         }
 
+    def preemptor(self, budgets: Informer[PodDisruptionBudget]) -> Preemptor:
+        """Return who chooses victims."""
+        return Preemptor(
+            self.core.ledger,
+            self.core.bound_pods,
+            self.core.matrix,
+            budgets=lambda: tuple(budgets.items().values()),
+            strategy=lambda: self.config.value,
+            clock=self._clock,
+        )
+
     def upkeep(
         self,
         *,
         nodes: Callable[[], Iterable[NodeCards]],
         pods: Callable[[], Iterable[AnyPod]],
-        moves: Callable[[], Iterable[MoveClaims]] = tuple,
-        moves_served: Callable[[], bool] = lambda: False,
+        moves: Callable[[], Iterable[MoveClaims]],
+        moves_served: Callable[[], bool],
         activity: RequestActivity | None = None,
     ) -> dict[str, Callable[[], Awaitable[None]]]:
         """Return the tasks that compare, tell and learn, beside those that place pods."""
@@ -200,24 +220,35 @@ class _Shared:
         }
 
 
-def _wire(
-    settings: SchedulerSettings,
-    client: KubeClient,
-    clock: Clock,
-    registry: Registry,
-    gate: ReadyGate,
-) -> Running:
-    record = BindingRecord(lambda: assumptions.under_way())  # noqa: PLW0108 - they are made below
-    shared = _Shared(settings, client, clock, registry, gate, notes=record)
-    election, leader_gate = shared.election, shared.leader_gate
-    metrics, recorder, config = shared.metrics, shared.recorder, shared.config
-    core, page = shared.core, shared.page
-    ledger = core.ledger
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Lists:
+    """What is listed of the cluster, as those see it who know nothing of claims.
 
+    Attributes:
+        watched: the informers.
+        nodes: returns the nodes as the ledger is to have them.
+        pods: returns the pods without a claim of ours.
+        holders: returns all that may hold cards.
+        find: returns a pod by namespace and name.
+        move_changed: takes notice of what a Move claims.
+        tasks: what else follows them.
+    """
+
+    watched: Mapping[str, ListWatcher]
+    nodes: Callable[[], Iterable[NodeCards]]
+    pods: Callable[[], Iterable[AnyPod]]
+    holders: Callable[[], Iterable[AnyPod]]
+    find: Callable[[str, str], AnyPod | None]
+    move_changed: Callable[[Change[MoveClaims]], None]
+    tasks: Mapping[str, Callable[[], Awaitable[None]]] = field(default_factory=dict)
+
+
+def _extender_lists(
+    core: SchedulerCore, client: KubeClient, *, on_pod: Callable[[Change[AnyPod]], None]
+) -> _Lists:
     def pod_changed(change: Change[AnyPod]) -> None:
         core.handlers.pod_changed(change)
-        resizer.pod_changed(change)
-        page.board.pod_changed(change)
+        on_pod(change)
 
     nodes = Informer(client, NODES, decode=read_offered_node, on_change=core.handlers.node_changed)
     pods = Informer(
@@ -227,11 +258,149 @@ def _wire(
         field_selector=LIVE_PODS,  # with Jobs the ended ones can be most of all pods
         on_change=pod_changed,
     )
-    budgets = Informer(client, PDBS, decode=read_budget)
-    moves = Informer(
-        client, MOVES, decode=read_claims, on_change=core.handlers.move_changed, optional=True
+    return _Lists(
+        watched={"nodes": nodes, "pods": pods},
+        nodes=lambda: nodes.items().values(),
+        pods=lambda: pods.items().values(),
+        holders=lambda: pods.items().values(),
+        find=pods.get,
+        move_changed=core.handlers.move_changed,
     )
-    tasks = shared.follow(nodes=nodes, pods=pods, budgets=budgets, moves=moves)
+
+
+class _ClaimParts:
+    """What makes claims, and the lists of which kube-scheduler's allocations are counted.
+
+    Args:
+        budgets: what nobody is evicted against.
+        on_pod: called with each change of a pod.
+        both: whether an extender of ours assigns cards as well.
+    """
+
+    def __init__(  # noqa: PLR0913 - one keyword for each collaborator
+        self,
+        shared: _Shared,
+        settings: SchedulerSettings,
+        client: KubeClient,
+        clock: Clock,
+        *,
+        budgets: Informer[PodDisruptionBudget],
+        on_pod: Callable[[Change[AnyPod]], None],
+        both: bool = False,
+    ) -> None:
+        self.cache = cache = ClaimCache(
+            shared.core,
+            on_pod=on_pod,
+            on_due=lambda uid: self.controller.note(uid),  # noqa: PLW0108 - it is made below
+            assignments=both,
+        )
+        self.nodes = Informer(
+            client, NODES, decode=observe_offered_node, on_change=cache.node_changed
+        )
+        self.pods = Informer(
+            client,
+            PODS,
+            decode=decode_observed_pod,
+            field_selector=LIVE_PODS,
+            on_change=cache.pod_changed,
+        )
+        self.claims = Informer(
+            client, RESOURCE_CLAIMS, decode=decode_claim, on_change=cache.claim_changed
+        )
+        self.quotas = Informer(
+            client,
+            RESOURCE_QUOTAS,
+            decode=read_quota,
+            on_change=lambda change: self.controller.quota_changed(change.key.namespace),
+        )
+        self.controller = ClaimController(
+            client,
+            cache,
+            ClaimPlanner(shared.core, cache.nodes),
+            Preemptions(
+                client,
+                cache,
+                shared.core,
+                shared.preemptor(budgets),
+                clock=clock,
+                limit_s=settings.bind_timeout_s,
+                on_evicted=lambda *one: self.controller.preempted(*one),  # noqa: PLW0108
+            ),
+            ClaimQuota(cache, lambda: self.quotas.items().values()),
+            find=self.pods.get,
+            leads=lambda: shared.leader_gate.leads,
+            recorder=shared.recorder,
+            clock=clock,
+            limit_s=settings.bind_timeout_s,
+            on_outcome=shared.metrics.claim,
+        )
+
+        self.lists = _Lists(
+            tasks={"claims of pods": shared.leader_gate.once_listed(self.controller.run)},
+            watched={
+                "nodes": self.nodes,
+                "pods": self.pods,
+                "claims": self.claims,
+                "quotas": self.quotas,
+            },
+            nodes=lambda: (node.cards for node in self.nodes.items().values()),
+            pods=self._assigned,
+            holders=self._holders if both else lambda: cache.holders,
+            find=self._find,
+            move_changed=cache.move_changed,
+        )
+
+    def _assigned(self) -> Iterable[AnyPod]:
+        for pod in self.pods.items().values():
+            if isinstance(pod, BoundPod) or not pod.claim_key:
+                yield any_pod(pod)
+
+    def _find(self, namespace: str, name: str) -> AnyPod | None:
+        pod = self.pods.get(namespace, name)
+        return None if pod is None else any_pod(pod)
+
+    def _holders(self) -> Iterable[AnyPod]:
+        yield from self.cache.holders
+        yield from (pod for pod in self._assigned() if not self.cache.holds(_uid(pod)))
+
+
+def _uid(pod: AnyPod) -> str:
+    return pod.uid if isinstance(pod, BoundPod) else pod.record.uid
+
+
+def _wire(
+    settings: SchedulerSettings,
+    client: KubeClient,
+    clock: Clock,
+    registry: Registry,
+    gate: ReadyGate,
+    *,
+    both: bool,
+) -> Running:
+    """Return the parts where kube-scheduler asks us; with *both*, those that make claims as well.
+
+    Nodes and pods are then listed once, and one ledger counts assignments and claims.
+    """
+    record = BindingRecord(lambda: assumptions.under_way())  # noqa: PLW0108 - they are made below
+    shared = _Shared(settings, client, clock, registry, gate, notes=record)
+    election, leader_gate = shared.election, shared.leader_gate
+    metrics, recorder, config = shared.metrics, shared.recorder, shared.config
+    core, page = shared.core, shared.page
+    ledger = core.ledger
+
+    def pod_changed(change: Change[AnyPod]) -> None:
+        resizer.pod_changed(change)
+        page.board.pod_changed(change)
+
+    budgets = Informer(client, PDBS, decode=read_budget)
+    if both:
+        lists = _ClaimParts(
+            shared, settings, client, clock, budgets=budgets, on_pod=pod_changed, both=True
+        ).lists
+    else:
+        lists = _extender_lists(core, client, on_pod=pod_changed)
+    moves = Informer(client, MOVES, decode=read_claims, on_change=lists.move_changed, optional=True)
+    tasks = shared.follow(**lists.watched, budgets=budgets, moves=moves)
     tls = None
     if settings.tls_secret:
         tls = ServingTls(require_client_certificate=True, alpn=ALPN)
@@ -251,7 +420,7 @@ def _wire(
         limit_s=settings.bind_timeout_s,
         on_mark=metrics.marked,
     )
-    find = pending_only(pods.get)
+    find = pending_only(lists.find)
     cycles = BindingCycles(core.nominations, core.changes, clock, find=find)
     assumptions = Assumptions(
         client,
@@ -278,7 +447,7 @@ def _wire(
     )
 
     fence = Fence(
-        lambda: pods.items().values(),
+        lists.pods,
         record,
         marker,
         clock,
@@ -289,7 +458,7 @@ def _wire(
     activator = PodActivator(
         ledger,
         core.matrix,
-        pods=lambda: pods.items().values(),
+        pods=lists.pods,
         find=find,
         marker=marker,
         strategy=lambda: config.value,
@@ -314,8 +483,8 @@ def _wire(
     )
     activity = RequestActivity()
     upkeep = shared.upkeep(
-        nodes=lambda: nodes.items().values(),
-        pods=lambda: pods.items().values(),
+        nodes=lists.nodes,
+        pods=lists.holders,
         moves=lambda: moves.items().values(),
         moves_served=lambda: moves.served,
         activity=activity,
@@ -331,7 +500,10 @@ def _wire(
             "wake": leader_gate.once_listed(fence.once_up(activator.run)),
             "gangs": leader_gate.once_listed(partial(core.gangs.run, marker)),
             **upkeep,
-            "settle memory": settling_memory(leader_gate, core, clock, lists=(nodes, pods)),
+            **lists.tasks,
+            "settle memory": settling_memory(
+                leader_gate, core, clock, lists=tuple(lists.watched.values())
+            ),
         },
         servers=(
             ExtenderServer(
@@ -341,14 +513,7 @@ def _wire(
                 ),
                 cycles=cycles,
                 gangs=core.gangs,
-                preemptor=Preemptor(
-                    ledger,
-                    core.bound_pods,
-                    core.matrix,
-                    budgets=lambda: tuple(budgets.items().values()),
-                    strategy=lambda: config.value,
-                    clock=clock,
-                ),
+                preemptor=shared.preemptor(budgets),
                 binder=binder,
                 leader_gate=leader_gate,
                 metrics=metrics,
@@ -379,42 +544,26 @@ def _wire_claims(
     """Return the parts where the cluster's kube-scheduler allocates the cards, and asks nobody."""
     shared = _Shared(settings, client, clock, registry, gate)
     core, page, leader_gate = shared.core, shared.page, shared.leader_gate
-    cache = ClaimCache(
-        core,
-        on_pod=page.board.pod_changed,
-        on_due=lambda uid: controller.note(uid),  # noqa: PLW0108 - it is made below
+    budgets = Informer(client, PDBS, decode=read_budget)
+    parts = _ClaimParts(
+        shared, settings, client, clock, budgets=budgets, on_pod=page.board.pod_changed
     )
-    nodes = Informer(client, NODES, decode=observe_offered_node, on_change=cache.node_changed)
-    pods = Informer(
-        client,
-        PODS,
-        decode=decode_observed_pod,
-        field_selector=LIVE_PODS,
-        on_change=cache.pod_changed,
-    )
-    claims = Informer(client, RESOURCE_CLAIMS, decode=decode_claim, on_change=cache.claim_changed)
-    tasks = shared.follow(nodes=nodes, pods=pods, claims=claims)
-    controller = ClaimController(
-        client,
-        cache,
-        ClaimPlanner(core, cache.nodes),
-        find=pods.get,
-        leads=lambda: leader_gate.leads,
-        recorder=shared.recorder,
-        clock=clock,
-        limit_s=settings.bind_timeout_s,
-        on_outcome=shared.metrics.claim,
-    )
-    upkeep = shared.upkeep(
-        nodes=lambda: (node.cards for node in nodes.items().values()), pods=lambda: cache.holders
-    )
+    lists = parts.lists
+    moves = Informer(client, MOVES, decode=read_claims, on_change=lists.move_changed, optional=True)
     return Running(
         tasks={
-            **tasks,
-            **page.tasks(leader_gate, moves=False),  # there is no rebalancer
-            "claims of pods": leader_gate.once_listed(controller.run),
-            **upkeep,
-            "settle memory": settling_memory(leader_gate, core, clock, lists=(nodes, pods)),
+            **shared.follow(**lists.watched, budgets=budgets, moves=moves),
+            **page.tasks(leader_gate),
+            **lists.tasks,
+            **shared.upkeep(
+                nodes=lists.nodes,
+                pods=lists.holders,
+                moves=lambda: moves.items().values(),
+                moves_served=lambda: moves.served,
+            ),
+            "settle memory": settling_memory(
+                leader_gate, core, clock, lists=tuple(lists.watched.values())
+            ),
         },
         servers=page.servers(leader_gate),
     )
@@ -491,18 +640,14 @@ class _Page:
             default=hot_line.DEFAULT,
         )
 
-    def tasks(
-        self, leader_gate: LeaderGate, *, moves: bool = True
-    ) -> dict[str, Callable[[], Awaitable[None]]]:
+    def tasks(self, leader_gate: LeaderGate) -> dict[str, Callable[[], Awaitable[None]]]:
         if not self._settings.page_port:
             return {}
-        found = {
+        return {
             "page": leader_gate.once_listed(self.board.run),
             "hot line": leader_gate.once_listed(self._hot_line.run),
+            "moves of the page": leader_gate.once_listed(self._moves.run),
         }
-        if moves:
-            found["moves of the page"] = leader_gate.once_listed(self._moves.run)
-        return found
 
     def servers(self, leader_gate: LeaderGate) -> tuple[Server, ...]:
         if not self._settings.page_port:

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
@@ -11,12 +11,13 @@ import structlog
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from component.wiring import Wiring, Wirings
 from fracgpu import names
 from fracgpu.cards.card_class import CardClass, SelectedNodes
 from fracgpu.cards.pool_catalogue import PoolCatalogue
 from fracgpu.errors import quoted, shorten
 from fracgpu.k8s.node_affinity import NodeRules
-from fracgpu.request.grant_note import Seal
+from fracgpu.request.grant_note import NO_SEAL, Seal
 from process.clock import Clock
 from process.connections import Connections, Stage
 from process.telemetry import HttpServer, Readiness, Registry, add_telemetry_routes
@@ -51,6 +52,7 @@ log = structlog.get_logger()
 MUTATE: Final = "/mutate"
 MUTATE_TEMPLATES: Final = "/mutate-templates"
 VALIDATE: Final = "/validate"
+_DEFAULT_SCHEDULER: Final = "default-scheduler"
 _BYTES_PER_MIB: Final = 1024 * 1024
 # Nearly every review is smaller. Only a few larger ones are read at once: 200 half-sent bodies of
 # 3 MiB took 1.2 GB, and the Deployment's limit is 512 MiB.
@@ -73,7 +75,8 @@ class AdmissionContext:
         ask_labels: gets the same from the API server, for a namespace that is not known yet; None
             if there is none.
         seal: the seal for grants made now in a namespace.
-        claim: a name for the claim of a pod, never the same twice; empty where pods get limits.
+        wirings: how pods may get their cards.
+        claim: returns a name for the claim of a pod, never the same twice.
     """
 
     classes: Callable[[], Sequence[CardClass] | None]
@@ -84,7 +87,32 @@ class AdmissionContext:
     namespace_labels: Callable[[str], Mapping[str, str] | None]
     ask_labels: Callable[[str], Awaitable[Mapping[str, str] | None]]
     seal: Callable[[str], Seal]
+    wirings: Wirings = field(default_factory=Wirings)
     claim: Callable[[], str] = str
+
+    def decision(self, labels: Mapping[str, str], seal: Seal = NO_SEAL) -> DecisionContext:
+        """Return what a decision depends on about an object in a namespace with these *labels*."""
+        config, claim, problem = self.config(), "", ""
+        try:
+            if self.wirings.of(labels) is Wiring.CLAIMS:
+                claim = self.claim()
+                if config.scheduler_name == names.SCHEDULER_NAME:
+                    # There is none of ours for such a pod, unless the administrator says so.
+                    config = replace(config, scheduler_name=_DEFAULT_SCHEDULER)
+        except ValueError as error:
+            problem = str(error)
+        return DecisionContext(
+            classes=self.classes(),
+            config=config,
+            select=self.select,
+            declared=self.declared,
+            pools=self.pools(),
+            namespace_labels=labels,
+            seal=seal,
+            claim=claim,
+            claims_served=self.wirings.serves(Wiring.CLAIMS),
+            wiring_problem=problem,
+        )
 
 
 class RequestGate:
@@ -290,19 +318,10 @@ class AdmissionHandler:
                 old, pod, user=review.user, config=config, select=select, declared=declared
             )
         if excluded:
-            with_claims = bool(self._context.claim())
+            with_claims = self._context.wirings.serves(Wiring.CLAIMS)
             return refuse_written_keys(pod, with_claims=with_claims) or _excluded(review)
-        context = DecisionContext(
-            classes=self._context.classes(),
-            config=config,
-            select=self._context.select,
-            declared=self._context.declared,
-            pools=self._context.pools(),
-            namespace_labels=labels,
-            seal=self._context.seal(review.namespace),
-            claim=self._context.claim(),
-        )
-        return admit_create(pod, context)
+        seal = self._context.seal(review.namespace)
+        return admit_create(pod, self._context.decision(labels, seal))
 
     def _judge_workload(
         self,
@@ -313,16 +332,7 @@ class AdmissionHandler:
         config = self._context.config()
         if review.namespace in config.excluded_namespaces:
             return _excluded(review)
-        context = DecisionContext(
-            classes=self._context.classes(),
-            config=config,
-            select=self._context.select,
-            declared=self._context.declared,
-            pools=self._context.pools(),
-            namespace_labels=labels,
-            claim=self._context.claim(),
-        )
-        return judge(review, context)
+        return judge(review, self._context.decision(labels))
 
 
 def _excluded(review: Review) -> Allowed:

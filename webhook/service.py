@@ -12,7 +12,7 @@ from typing import Final
 
 from component.certificate_watcher import CertificateWatcher
 from component.metrics import CertificateMetrics
-from component.wiring import Wiring, read_wiring
+from component.wiring import read_wirings
 from fracgpu import names
 from kube.access import connect
 from kube.events import EventRecorder
@@ -32,7 +32,6 @@ from webhook.server import AdmissionContext, AdmissionHandler, RequestGate, Webh
 from webhook.settings import WebhookSettings
 
 _COMPONENT: Final = "fracgpu-webhook"
-_DEFAULT_SCHEDULER: Final = "default-scheduler"
 _CLAIM_BYTES: Final = 5
 
 
@@ -49,9 +48,9 @@ def build(settings: WebhookSettings) -> Service:
     @asynccontextmanager
     async def open_parts() -> AsyncIterator[Running]:
         async with connect(settings.kubeconfig, user_agent="fracgpu-webhook") as client:
-            wiring = await read_wiring(client, namespace=settings.namespace, clock=clock)
+            wirings = await read_wirings(client, namespace=settings.namespace, clock=clock)
             base = AdmissionConfig(
-                scheduler_name=_scheduler_of_pods(settings, wiring),
+                scheduler_name=settings.scheduler_name,
                 agent_users=frozenset(settings.agent_users),
                 rebalancer_users=frozenset(settings.rebalancer_users),
             )
@@ -104,7 +103,8 @@ def build(settings: WebhookSettings) -> Service:
                 namespace_labels=namespaces.of,
                 ask_labels=namespaces.fetch,
                 seal=seal_keys.seal,
-                claim=_new_claim if wiring is Wiring.CLAIMS else str,
+                wirings=wirings,
+                claim=_new_claim,
             )
             server = WebhookServer(
                 settings,
@@ -137,13 +137,6 @@ def build(settings: WebhookSettings) -> Service:
         drain_wait_s=settings.drain_wait_s,
         drain_timeout_s=settings.drain_timeout_s,
     )
-
-
-def _scheduler_of_pods(settings: WebhookSettings, wiring: Wiring) -> str:
-    """Return the scheduler that pods get: with claims there is none of ours, unless they say so."""
-    if wiring is Wiring.CLAIMS and settings.scheduler_name == names.SCHEDULER_NAME:
-        return _DEFAULT_SCHEDULER
-    return settings.scheduler_name
 
 
 def _new_claim() -> str:

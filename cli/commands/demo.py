@@ -44,7 +44,7 @@ _STOPPING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _COMMAND_COLUMNS: Final = 76
 _STOPPED: Final = "stopped; all processes of the demo have ended"
 # Until the end of the story, on a machine that is not busy; and how long it is watched after that.
-_TYPICAL_S: Final = {Wiring.DEVICE_PLUGIN: 75.0, Wiring.CLAIMS: 15.0}
+_TYPICAL_S: Final = 75.0
 _WATCHED_S: Final = 10.0
 # How far beyond the planned duration a slow machine may go before the demo has failed.
 _GRACE_S: Final = 90.0
@@ -159,7 +159,7 @@ async def _run(rig: Rig, options: argparse.Namespace, show: Show) -> _Outcome:
     progress = Progress()
     script = Script(rig, clock, progress)
     began_s = clock.monotonic()
-    planned_s = options.duration or _TYPICAL_S[rig.wiring]
+    planned_s = options.duration or _TYPICAL_S
 
     async def draw() -> None:
         saved = False
@@ -260,7 +260,8 @@ def next_commands(
         (f"{run}={names.FRACTION}=0.5 half", "half a card"),
         (f"{run}={names.FRACTION}=1.5 more", "refused, with the nearest request that works"),
         (f"kubectl get pods -n {NAMESPACE} -o wide", "where they run"),
-        *(by_claims if wiring is Wiring.CLAIMS else moves),
+        *(by_claims if wiring is Wiring.CLAIMS else ()),
+        *moves,
         ("kubectl describe node gpu-node-1", "what the node agent writes"),
     )
 
@@ -301,7 +302,7 @@ def arguments() -> argparse.ArgumentParser:
         choices=[wiring.value for wiring in Wiring],
         default=DEFAULT_WIRING.value,
         help=f"how a request reaches its node (default {DEFAULT_WIRING.value}); with claims there "
-        "is no extender, and the rebalancer is left out",
+        "is no extender, and no pod is resized",
     )
     parser.add_argument(
         "--real-apiserver",

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from cli.cluster import with_cluster
+from cli.cluster import list_device_claims, with_cluster
 from cli.flags import (
     LISTS,
     Output,
@@ -100,7 +100,8 @@ async def read_report(
         MovesUnreadable: what past moves there were is unknown.
     """
     policy = settings.policy
-    cache = await read_cluster(client)
+    by_claims = await list_device_claims(client, ()) is not None
+    cache = await read_cluster(client, by_claims=by_claims)
     past = await _past_moves(client)
     now = await server_time(prometheus)
     measured, heat = await look_back(

@@ -13,7 +13,7 @@ from cli.cluster import certs_settings
 from cli.doctor.webhook_probe import ask_webhook
 from component import config_keys, placement_config
 from component.config_keys import refuse_unknown_keys
-from component.wiring import Wiring, parse_wiring
+from component.wiring import Wiring, parse_wirings
 from fracgpu import names
 from fracgpu.doctor.facts import (
     CertificateFact,
@@ -300,7 +300,7 @@ def _by_claims(maps: Objects | Unread) -> bool | Unread:
     if isinstance(maps, Unread):
         return maps
     with suppress(ValueError):
-        return parse_wiring(_text_of(maps, config_keys.WIRING)) is Wiring.CLAIMS
+        return parse_wirings(_text_of(maps, config_keys.WIRING)).serves(Wiring.CLAIMS)
     return False
 
 
@@ -322,7 +322,7 @@ def _config_mistakes(maps: Objects | Unread) -> Mapping[str, str] | Unread | Non
         config_keys.ADMISSION: lambda text: parse_admission(text, base=AdmissionConfig()),
         config_keys.PLACEMENT: placement_config.parse_strategy,
         config_keys.REBALANCER: parse_policy,
-        config_keys.WIRING: parse_wiring,
+        config_keys.WIRING: parse_wirings,
     }
     for key, text in data.items():
         try:

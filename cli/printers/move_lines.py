@@ -6,7 +6,7 @@ from typing import Final
 
 from cli.printers.cells import columns_of
 from cli.printers.text import Line, Tone, table_lines, wrapped
-from fracgpu.state.move_object import MoveObject, MovePhase
+from fracgpu.state.move_object import MoveObject, MovePhase, RequestedShare
 
 _FACTS_AT: Final = 14  # the column where the facts of a move begin
 _MINUTE: Final = timedelta(minutes=1)
@@ -74,7 +74,7 @@ def move_lines(move: MoveObject, *, now: datetime) -> Iterator[Line]:
         ("begun", f"{age(move, now=now)} ago"),
         ("from", f"{spec.source.display}  {spec.source.card}"),
         ("to", f"{spec.target.display}  {spec.target.card}"),
-        ("share", f"{spec.request.mib} MiB" + _cores(spec.request.cores)),
+        ("share", _share(spec.request)),
         ("mode", spec.mode.value),
         ("method", spec.method),
         ("owner", f"{spec.owner.kind} {spec.owner.name}"),
@@ -132,8 +132,10 @@ def _tone(move: MoveObject) -> Tone:
     return _TONES.get(move.status.phase, Tone.PLAIN)
 
 
-def _cores(cores: int) -> str:
-    return f", {cores} % of the compute" if cores else ""
+def _share(request: RequestedShare) -> str:
+    limit = f", at most {request.limit_mib} MiB" if request.limit_mib else ""
+    cores = f", {request.cores} % of the compute" if request.cores else ""
+    return f"{request.mib} MiB{limit}{cores}"
 
 
 def _replacement(move: MoveObject) -> str:

@@ -1,6 +1,6 @@
 """The interface to the node's cards; each vendor's folder and the simulator implement it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -28,6 +28,7 @@ class CardHardware:
     Attributes:
         device_nodes: its own device files.
         common_nodes: device files that every container with a card of its kind needs.
+        driver: the version of its driver, or empty.
         family: its architecture, such as ``hopper``, or empty.
         brand: the product line, such as ``tesla`` or ``geforce``, or empty.
         compute_units: how many of them a mask can name; 0 where containers cannot be masked.
@@ -37,6 +38,7 @@ class CardHardware:
     pci_bus_id: str = ""
     device_nodes: tuple[DeviceNode, ...] = ()
     common_nodes: tuple[DeviceNode, ...] = ()
+    driver: str = ""
     family: str = ""
     brand: str = ""
     compute_units: int = 0
@@ -61,15 +63,26 @@ class CardList:
 
     Attributes:
         cards: those that can be shared, healthy or not, by index.
-        driver: the driver's version; empty where it is not known, or where there are several.
-        family: the architecture of all the cards, such as ``hopper``; empty where they differ.
         left_out: those that cannot be shared.
     """
 
     cards: tuple[CardHardware, ...] = ()
-    driver: str = ""
-    family: str = ""
     left_out: tuple[SkippedCard, ...] = ()
+
+    @property
+    def driver(self) -> str:
+        """The version of the driver of all cards; empty where it is not known, or they differ."""
+        return _only(hardware.driver for hardware in self.cards)
+
+    @property
+    def family(self) -> str:
+        """The architecture of all cards; empty where it is not known, or they differ."""
+        return _only(hardware.family for hardware in self.cards)
+
+
+def _only(texts: Iterable[str]) -> str:
+    found = set(texts)
+    return found.pop() if len(found) == 1 else ""
 
 
 def all_unhealthy(listed: CardList, *, reason: str) -> CardList:

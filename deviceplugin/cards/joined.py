@@ -216,7 +216,7 @@ async def _all(
 
 
 def joined(lists: Sequence[CardList]) -> CardList:
-    """Return several lists as one; what differs among them is not said of all."""
+    """Return several lists as one."""
     cards: list[CardHardware] = []
     for each in lists:
         first = max((hardware.card.index + 1 for hardware in cards), default=0)
@@ -226,12 +226,5 @@ def joined(lists: Sequence[CardList]) -> CardList:
         )
     return CardList(
         cards=tuple(cards),
-        driver=_only(each.driver for each in lists if each.cards),
-        family=_only(each.family for each in lists if each.cards),
         left_out=tuple(skipped for each in lists for skipped in each.left_out),
     )
-
-
-def _only(texts: Iterable[str]) -> str:
-    found = set(texts)
-    return found.pop() if len(found) == 1 else ""

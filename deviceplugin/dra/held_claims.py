@@ -114,6 +114,11 @@ class HeldClaims:
             for each in [one for one in self._held.values() if one.pod == uid and not one.prepared]:
                 self.remove(each.claim.uid)
 
+    @property
+    def any(self) -> bool:
+        """Whether some claim is held, or may be."""
+        return bool(self._held or self._waiting)
+
     def of_pod(self, uid: str) -> Iterable[DeviceClaim]:
         """Return the claims that a pod holds."""
         return [each.claim for each in self._held.values() if each.pod == uid]

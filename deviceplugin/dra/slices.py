@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Final
 
 import structlog
@@ -10,6 +11,7 @@ from deviceplugin.metrics import DevicePluginMetrics
 from deviceplugin.node.inventory import InventoryTracker
 from fracgpu import names
 from fracgpu.device_claims.devices import pool_spec
+from fracgpu.device_claims.taints import Taints
 from fracgpu.k8s.quantity import parse
 from kube.client import KubeClient
 from kube.errors import KubeError, NotFound
@@ -25,6 +27,7 @@ Json = Mapping[str, Any]
 _CALM_S: Final = 60.0
 _AFTER_FAILURE_S: Final = 1.0
 _GATE: Final = "DRAConsumableCapacity"
+_TAINTS_GATE: Final = "DRADeviceTaints"
 # Somebody who deletes our slices in a loop gets as many answers, and no more.
 _LEAST_S: Final = 0.05
 
@@ -68,10 +71,18 @@ def _comparable(spec: Json) -> Json:
     """Return a spec without its generation, and with quantities that are equal if they are."""
     pool = {key: value for key, value in spec["pool"].items() if key != "generation"}
     devices = [
-        {**each, "capacity": _quantities(each.get("capacity", {}))}
+        {**each, "capacity": _quantities(each.get("capacity", {})), **_taints(each)}
         for each in spec.get("devices") or ()
     ]
     return {**spec, "pool": pool, "devices": devices}
+
+
+def _taints(device: Json) -> Json:
+    """Return the taints of a device without the times that the API server adds."""
+    taints = device.get("taints") or ()
+    if not taints:
+        return {}
+    return {"taints": [{k: v for k, v in each.items() if k != "timeAdded"} for each in taints]}
 
 
 def _quantities(value: Any) -> Any:
@@ -94,6 +105,8 @@ class SlicePublisher:
         withheld: why the node offers no card, or None.
         unsure: why it is not known yet whether the node offers its cards, or None: no slice is made
             then, and one that is there stays.
+        taints: what keeps claims off cards, and when that changes by itself, if ever; None while it
+            is not known: the slice then stays as it is.
         isolation: by what containers are limited on the node's cards.
         card_class: the class of the node's cards, as its label says; empty without one.
         clock: paces the comparisons.
@@ -109,6 +122,7 @@ class SlicePublisher:
         tracker: InventoryTracker,
         withheld: Callable[[], str | None],
         unsure: Callable[[], str | None],
+        taints: Callable[[], tuple[Taints, datetime | None] | None],
         isolation: Callable[[], Sequence[str]],
         card_class: Callable[[], str],
         clock: Clock,
@@ -120,12 +134,14 @@ class SlicePublisher:
         self._tracker = tracker
         self._withheld = withheld
         self._unsure = unsure
+        self._taints = taints
         self._isolation = isolation
         self._card_class = card_class
         self._clock = clock
         self._metrics = metrics
         self._wake = asyncio.Event()
         self._generation = 0
+        self._changes_at: datetime | None = None
         self._calm_until_s = 0.0
         self._published = False
         self._problem: str | None = "the slice of this node has not been written yet"
@@ -156,9 +172,15 @@ class SlicePublisher:
             while True:
                 self._wake.clear()
                 written = await self.sync()
-                limit_s = _CALM_S if written else _AFTER_FAILURE_S
+                limit_s = self._until_change_s() if written else _AFTER_FAILURE_S
                 if await wait_at_most(self._clock, self._wake, limit_s=limit_s):
                     await self._clock.sleep(_LEAST_S)
+
+    def _until_change_s(self) -> float:
+        if self._changes_at is None:
+            return _CALM_S
+        left_s = (self._changes_at - self._clock.now()).total_seconds()
+        return min(max(left_s, _LEAST_S), _CALM_S)
 
     async def sync(self) -> bool:
         """Write what differs; return False if it should be tried again soon."""
@@ -185,8 +207,10 @@ class SlicePublisher:
         if withheld is not None:
             self._published, self._problem, self._calm_until_s = False, withheld, 0.0
             return True
+        taints = self._taints()
         unsure = self._tracker.unseen or (self._unsure() if ours is None else None)
-        if unsure is not None:
+        if unsure is not None or taints is None:
+            unsure = unsure or "the Moves, which reserve cards, are not listed yet"
             self._published, self._problem = ours is not None, unsure
             return False
         found = ours["spec"]["pool"]["generation"] if ours is not None else 0
@@ -196,7 +220,9 @@ class SlicePublisher:
             generation=max(self._generation, found) + 1,
             isolation=self._isolation(),
             card_class=self._card_class(),
+            taints=taints[0],
         )
+        self._changes_at = taints[1]
         if ours is None or differs(ours["spec"], want):
             if self._clock.monotonic() < self._calm_until_s:
                 return True
@@ -205,7 +231,8 @@ class SlicePublisher:
                 # Every further write would be dropped too, and be a change that wakes us.
                 self._calm_until_s = self._clock.monotonic() + _CALM_S
                 self._published = False
-                self._problem = f"the API server dropped {dropped} of the slice: turn on {_GATE}"
+                gate = _TAINTS_GATE if dropped == "taints" else _GATE
+                self._problem = f"the API server dropped {dropped} of the slice: turn on {gate}"
                 log.warning("slice_not_written", node=self._node, reason=self._problem)
                 return True
         self._published, self._problem, self._calm_until_s = True, None, 0.0

@@ -260,7 +260,7 @@ class LimitAudit:
             return
         log.info("resize_applied", pod=record.key, uid=record.uid, asked=record.resize.asked)
         await self._recorder.emit(
-            Regarding(kind=PODS, name=record.name, namespace=record.namespace, uid=record.uid),
+            Regarding.pod(record),
             reason="ResizeApplied",
             note=f"{names.RESIZE} {record.resize.asked}: its limit is set",
         )
@@ -309,7 +309,7 @@ class LimitAudit:
         if pod is not None:
             record = pod.record
             await self._recorder.emit(
-                Regarding(kind=PODS, name=record.name, namespace=record.namespace, uid=record.uid),
+                Regarding.pod(record),
                 reason=reason,
                 note=note,
                 level=EventLevel.WARNING,

@@ -33,6 +33,7 @@ from fracgpu.request.language import wants_kernel
 from fracgpu.request.need import Isolation
 from fracgpu.state.allocation import Slice
 from fracgpu.state.pod_info import PodInfo
+from fracgpu.state.resize import isolation_of
 from fracgpu.units import Mib
 
 log = structlog.get_logger()
@@ -130,6 +131,8 @@ class Limiter:
     def limits_of(self, container: Container, pod: PodInfo | None) -> tuple[Limit, ...]:
         """Return the limits that a container was promised when it was created, by its gate.
 
+        On every card where its pod insists on it or was told so, also if one cannot be limited now.
+
         Raises:
             EnforcementError: it was promised some, and they are not known any more.
         """
@@ -138,6 +141,9 @@ class Limiter:
         slices = (pod.record.limits or {}).get(container.name) if pod is not None else None
         if pod is None or not slices:
             raise EnforcementError("it was promised limits, and the agent does not know its cards")
+        told = (isolation_of(pod.annotations) or {}).get(container.name)
+        if wants_kernel(pod.annotations) or told == Isolation.KERNEL.value:
+            return limits_of(slices)
         return self.promised(pod, slices) or limits_of(slices)
 
     def hold_back(self, container: Container, adjustment: Adjustment) -> Adjustment:

@@ -138,7 +138,7 @@ class CardCollector(Collector):
 
     def _nvidia_families(self, snapshot: UsageSnapshot) -> Iterator[Metric]:
         of_nvidia = [use for use in snapshot.cards if use.hardware.vendor is Vendor.NVIDIA]
-        labels = {use.hardware.card.uuid: self._nvidia_labels(use, snapshot) for use in of_nvidia}
+        labels = {use.hardware.card.uuid: self._nvidia_labels(use) for use in of_nvidia}
         pods = {
             (use.hardware.card.uuid, position): {
                 **labels[use.hardware.card.uuid],
@@ -321,14 +321,14 @@ class CardCollector(Collector):
             "node": self._node,
         }
 
-    def _nvidia_labels(self, use: CardUse, snapshot: UsageSnapshot) -> Labels:
+    def _nvidia_labels(self, use: CardUse) -> Labels:
         card = use.hardware.card
         return {
             **self._card_labels(card),
             "pci_bus_id": use.hardware.pci_bus_id,
             "device": f"nvidia{card.index}",
             host_label(self._dialect): self._node,
-            "DCGM_FI_DRIVER_VERSION": snapshot.driver,
+            "DCGM_FI_DRIVER_VERSION": use.hardware.driver,
             **_NO_POD,
         }
 

@@ -79,7 +79,6 @@ class UsageSnapshot:
     """
 
     taken_at_s: float
-    driver: str = ""
     cards: tuple[CardUse, ...] = ()
     troubles: Mapping[CardUuid, str] = field(default_factory=dict)
     complete: bool = True
@@ -98,7 +97,6 @@ def build_usage_snapshot(
     live = [pod for pod in pods if pod.record.live and pod.record.assignment]
     return UsageSnapshot(
         taken_at_s=taken_at_s,
-        driver=inventory.card_list.driver,
         cards=tuple(
             _card_use(
                 hardware, samples.samples.get(hardware.card.uuid), owners, live, counted or {}

@@ -91,6 +91,19 @@ class NodeState:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Switching:
+    """Why an agent offers nothing any more.
+
+    Attributes:
+        withdrawn: whether the node's capacity is taken back as well: whoever places pods has had
+            time to learn that none are to come.
+    """
+
+    problem: str
+    withdrawn: bool
+
+
 def read_node_state(body: bytes) -> NodeState:
     """Parse a Node object.
 
@@ -289,14 +302,31 @@ def without_capacity(want: NodeState, have: NodeState) -> NodeState:
     return replace(want, capacity=_zeros(have))
 
 
-def while_unregistered(want: NodeState, *, problem: str) -> NodeState:
-    """Return *want*, saying that the node takes no new pods while kubelet does not know the agent.
+def counted_mib(have: NodeState) -> int:
+    """Return the MiB that a node says it has for limits of pods; 0 where it says none."""
+    return integer_amount(have.capacity.get(names.GPU_MEM, "")) or 0
+
+
+def as_counted_before(want: NodeState, have: NodeState) -> NodeState:
+    """Return *want* with the capacity that the node has, which is about to be taken back."""
+    counted = {
+        key: str(integer_amount(have.capacity[key]) or 0)
+        for key in want.capacity
+        if key in have.capacity
+    }
+    return replace(want, capacity=counted)
+
+
+def without_new_pods(
+    want: NodeState, *, problem: str, reason: str = names.AGENT_NOT_REGISTERED
+) -> NodeState:
+    """Return *want*, saying that the node takes no new pods, and why.
 
     The capacity stays: a pod that is bound already is still to be admitted.
     """
     if want.sharing is None or not want.sharing.shared:
         return want
-    sharing = Sharing(shared=False, reason=names.AGENT_NOT_REGISTERED, message=problem)
+    sharing = Sharing(shared=False, reason=reason, message=problem)
     return replace(want, sharing=sharing)
 
 

@@ -8,7 +8,7 @@ from deviceplugin.node.inventory import InventoryTracker
 from fracgpu.cards.card import Card, CardUuid, Health
 from fracgpu.state.pod_info import PodInfo
 from kube.events import EventLevel, EventRecorder, Regarding
-from kube.kinds import NODES, PODS
+from kube.kinds import NODES
 
 # An event's text ends at 1,024 bytes; `fracgpu cards` lists them all.
 _MOST_NAMED: Final = 10
@@ -71,7 +71,7 @@ class HealthEvents:
         for pod in pods:
             record = pod.record
             await self._recorder.emit(
-                Regarding(kind=PODS, name=record.name, namespace=record.namespace, uid=record.uid),
+                Regarding.pod(record),
                 reason="CardUnhealthy",
                 note=f"its card {card.uuid} on {self._node} is unhealthy: {reason}",
                 level=EventLevel.WARNING,

@@ -12,27 +12,29 @@ from component.config_keys import NO_OVERCOMMIT
 from deviceplugin.metrics import DevicePluginMetrics
 from deviceplugin.node.capacity import (
     NodeState,
+    Switching,
+    as_counted_before,
     as_isolated_before,
     condition_patch,
+    counted_mib,
     keep_held,
     metadata_patch,
     startup_taint_patch,
     status_patch,
     unseen_state,
     wanted_state,
-    while_unregistered,
     with_card_class,
     with_isolation,
     with_limits,
     with_resized,
     without_capacity,
+    without_new_pods,
 )
 from deviceplugin.node.inventory import InventoryTracker
 from fracgpu import names
 from fracgpu.cards.card import CardUuid
 from fracgpu.cards.node_marks import NodeMarks
 from fracgpu.cards.pool_catalogue import NO_CATALOGUE, PoolCatalogue
-from fracgpu.k8s.quantity import integer_amount
 from kube.client import KubeClient, PatchType
 from kube.errors import KubeError
 from kube.kinds import NODES
@@ -85,6 +87,7 @@ class NodeStatusUpdater:
         pools: the pool catalogue; empty while it has not been read.
         overcommit: returns how many times a card's capacity its containers' limits may add up to;
             None while that is not known.
+        switching: why the node offers nothing for its wiring's sake, or None.
         published: whether kube-scheduler sees the cards by the node's slice; None where it counts
             the node's capacity.
     """
@@ -106,6 +109,7 @@ class NodeStatusUpdater:
         isolation: Callable[[], Mapping[str, str] | None] = lambda: None,
         pools: Callable[[], PoolCatalogue] = lambda: NO_CATALOGUE,
         overcommit: Callable[[CardUuid], Fraction | None] = lambda _: NO_OVERCOMMIT,
+        switching: Callable[[], Switching | None] = lambda: None,
         published: Callable[[], bool] | None = None,
     ) -> None:
         self._node = node
@@ -113,6 +117,7 @@ class NodeStatusUpdater:
         self._isolation = isolation
         self._pools = pools
         self._overcommit = overcommit
+        self._switching = switching
         self._published = published
         self._blocked = blocked
         self._way = way
@@ -188,7 +193,11 @@ class NodeStatusUpdater:
             cards = self._tracker.inventory.cards
             want = with_card_class(want, have=have, cards=cards, pools=self._pools())
         unregistered = self._unregistered()
-        return while_unregistered(want, problem=unregistered) if unregistered else want
+        if switching := self._switching():
+            want = without_new_pods(want, problem=switching.problem, reason=names.SWITCHING)
+            to_what = without_capacity if switching.withdrawn else as_counted_before
+            return to_what(want, have)
+        return without_new_pods(want, problem=unregistered) if unregistered else want
 
     def _described(self, want: NodeState, have: NodeState) -> NodeState:
         """Return *want* with what is known of the node beside its cards."""
@@ -205,7 +214,7 @@ class NodeStatusUpdater:
         """Return the MiB that pods hold; while that is unknown, all that the node counts now."""
         held_mib = self._held_mib()
         if held_mib is None:
-            return integer_amount(have.capacity.get(names.GPU_MEM, "")) or 0
+            return counted_mib(have)
         return held_mib
 
     def _not_shared(self, have: NodeState) -> str | None:

@@ -83,7 +83,7 @@ class RejectedPodCleaner:
             return
         log.info("refused_pod_removed", pod=record.key, uid=record.uid, reason=pod.reason)
         await self._recorder.emit(
-            Regarding(kind=PODS, name=record.name, namespace=record.namespace, uid=record.uid),
+            Regarding.pod(record),
             reason="RefusedPodRemoved",
             note=f"kubelet on {self._node} rejected the pod before it ran ({pod.reason}); "
             f"{kind} {name} has replaced it",

@@ -67,6 +67,11 @@ class Card:
         shareable = max(0, self.total_mib - self.reserved_mib)
         return Mib(shareable - shareable % SHARE_GRANULE_MIB)
 
+    @property
+    def most_limits_mib(self) -> Mib:
+        """What limits may add up to; without limits of its own, what is guaranteed is the limit."""
+        return self.limits_mib or self.capacity_mib
+
 
 class CordonEffect(Enum):
     """What a cordon does to new slices, in the words of Kubernetes' taints."""
@@ -112,7 +117,8 @@ class NodeCards:
         host: CPU, host memory and number of pods of the node.
         isolation: by mechanism that limits containers, why it cannot on its cards; empty where it
             can.
-        identity: how its agent knows whose container starts: ``nri`` or ``listed``; empty before.
+        identity: how its agent knows whose container starts: ``nri``, ``listed`` or ``claims``;
+            empty before.
     """
 
     node: str
@@ -138,6 +144,11 @@ class NodeCards:
     def problem(self) -> str:
         """Why the node takes no new slices: an annotation that limits them cannot be parsed."""
         return "; ".join(why for key, why in self.unreadable.items() if key not in _NOT_CLOSING)
+
+    @property
+    def by_claims(self) -> bool:
+        """Whether kube-scheduler allocates its cards, to claims."""
+        return self.identity == names.IDENTITY_CLAIMS
 
     def known_heat(self, *, now: datetime) -> Mapping[CardUuid, float]:
         """Return the heat that is valid at *now*; none if it is too old or has no time."""

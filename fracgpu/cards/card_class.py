@@ -24,6 +24,10 @@ class Vendor(Enum):
     AMD = "amd"
 
 
+DEFAULT_VENDOR: Final = Vendor.NVIDIA
+"""Whose cards a request means that names no vendor."""
+
+
 def vendor_of(model: str) -> Vendor:
     """Return the vendor of a card model, or of the models that a glob of a pool matches.
 

@@ -10,7 +10,8 @@ import msgspec
 from fracgpu import names
 from fracgpu.cards.card import CardUuid
 from fracgpu.device_claims import devices
-from fracgpu.device_claims.selectors import listed_cards
+from fracgpu.device_claims.selectors import excluded_cards, listed_cards
+from fracgpu.device_claims.taints import DeviceTaint
 from fracgpu.errors import WireError, decode_wire
 from fracgpu.k8s.pod import OwnerReference
 from fracgpu.k8s.quantity import memory_mib, parse
@@ -35,7 +36,9 @@ class DeviceRequest(msgspec.Struct, frozen=True, kw_only=True):
         name: ours are named after the container.
         amounts: what is requested of each card; None where the claim says none.
         cards: its shortlist, the best first; empty for an open request.
+        excluded: the cards that an open request leaves out.
         plain: of no other form than ours.
+        tolerated: the taints of ours that it tolerates.
     """
 
     name: str
@@ -43,7 +46,9 @@ class DeviceRequest(msgspec.Struct, frozen=True, kw_only=True):
     cards_wanted: int = 1
     amounts: CardAllocation | None = None
     cards: tuple[CardUuid, ...] = ()
+    excluded: frozenset[CardUuid] = frozenset()
     plain: bool = True
+    tolerated: tuple[DeviceTaint, ...] = ()
 
 
 class AllocatedDevice(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,9 +101,32 @@ class DeviceClaim(msgspec.Struct, frozen=True, kw_only=True):
         return self.owner.uid if self.managed and self.owner is not None else self.uid
 
     @property
+    def tolerated(self) -> frozenset[DeviceTaint]:
+        """The taints of ours that it tolerates; of a claim that users made they say nothing."""
+        if not self.managed:
+            return frozenset()
+        return frozenset(taint for request in self.requests for taint in request.tolerated)
+
+    @property
+    def move(self) -> str:
+        """The Move that reserves its card; empty without one. The spec of a claim never changes."""
+        moves = (taint.value for taint in self.tolerated if taint.key == names.RESERVED_TAINT)
+        return next(moves, "")
+
+    @property
     def open(self) -> bool:
         """Whether some request has no shortlist."""
         return not all(request.cards for request in self.requests)
+
+    @property
+    def cards(self) -> frozenset[CardUuid]:
+        """The cards that it lists."""
+        return frozenset(card for request in self.requests for card in request.cards)
+
+    @property
+    def excluded(self) -> frozenset[CardUuid]:
+        """The cards that it leaves out."""
+        return frozenset(card for request in self.requests for card in request.excluded)
 
     @property
     def first_choice(self) -> Assignment:
@@ -183,6 +211,12 @@ class _Selector(msgspec.Struct):
     cel: _Cel | None = None
 
 
+class _Toleration(msgspec.Struct):
+    key: str = ""
+    operator: str = ""
+    value: str = ""
+
+
 class _Exactly(msgspec.Struct, rename="camel"):
     device_class_name: str = ""
     allocation_mode: str = ""
@@ -190,6 +224,7 @@ class _Exactly(msgspec.Struct, rename="camel"):
     capacity: _Capacity | None = None
     selectors: list[_Selector] | None = None
     admin_access: bool | None = None
+    tolerations: list[_Toleration] | None = None
 
 
 class _Request(msgspec.Struct):
@@ -295,7 +330,13 @@ def _request(wire: _Request) -> DeviceRequest:
         cards_wanted=exactly.count,
         amounts=None if amounts is None else _amounts_of(amounts),
         cards=listed_cards(expressions[0]) if len(expressions) == 1 else (),
+        excluded=excluded_cards(expressions[0]) if len(expressions) == 1 else frozenset(),
         plain=exactly.allocation_mode in ("", "ExactCount") and not exactly.admin_access,
+        tolerated=tuple(
+            DeviceTaint(one.key, one.value)
+            for one in exactly.tolerations or ()
+            if one.key.startswith(names.PREFIX) and one.operator in ("", "Equal")
+        ),
     )
 
 

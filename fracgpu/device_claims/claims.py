@@ -1,12 +1,14 @@
 """From what a pod was granted to the ResourceClaim that kube-scheduler allocates."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from fracgpu import names
 from fracgpu.cards.card import CardUuid
 from fracgpu.device_claims import devices
 from fracgpu.device_claims.selectors import shortlist, suitable
+from fracgpu.device_claims.taints import DeviceTaint
+from fracgpu.errors import RequestError
 from fracgpu.request.need import ContainerNeed, PodNeed
 from fracgpu.state.allocation import Assignment, PodRecord
 
@@ -26,26 +28,36 @@ def shortlists(choices: Sequence[Assignment]) -> Shortlists:
     return found
 
 
-def too_large(need: PodNeed) -> str:
-    """Return why no claim can hold what a pod needs; empty if one can."""
-    cards = sum(container.cards for container in need.containers)
+def refuse_too_large(need: PodNeed) -> None:
+    """Raise if no claim could hold what a pod was granted.
+
+    Raises:
+        RequestError: it has too many requests or cards.
+    """
     if len(need.containers) > MOST_REQUESTS:
-        return (
-            f"{len(need.containers)} containers ask for cards; "
-            f"a claim has at most {MOST_REQUESTS} requests"
+        raise RequestError(
+            field="the pod",
+            found=f"{len(need.containers)} containers with a share",
+            wanted=f"at most {MOST_REQUESTS}, as many requests as a ResourceClaim can have",
         )
+    cards = sum(container.cards for container in need.containers)
     if cards > MOST_CARDS:
-        return f"the pod asks for {cards} cards; a claim has at most {MOST_CARDS}"
-    return ""
+        raise RequestError(
+            field="the pod",
+            found=f"{cards} cards for all containers together",
+            wanted=f"at most {MOST_CARDS}, as many devices as a ResourceClaim can have",
+        )
 
 
-def claim_of(
+def claim_of(  # noqa: PLR0913 - the parts of a claim
     pod: PodRecord,
     name: str,
     need: PodNeed,
     cards: Shortlists | None,
     *,
     card_class: str = "",
+    but: Collection[CardUuid] = (),
+    tolerated: Sequence[DeviceTaint] = (),
 ) -> dict[str, Any]:
     """Return the ResourceClaim for a pod, ready to be created.
 
@@ -56,6 +68,8 @@ def claim_of(
         cards: the shortlist of each container; None where no card fits now: then the claim is left
             open, and says which cards would do.
         card_class: the class of the pool catalogue that it was granted; empty without one.
+        but: cards that an open claim leaves out, because they are kept for another pod.
+        tolerated: the taints of the cards that are held for the pod.
 
     Raises:
         RequestError: the pod's models are too many for an open claim.
@@ -79,10 +93,15 @@ def claim_of(
         "spec": {
             "devices": {
                 "requests": [
-                    _request(one, names.DEVICE_CLASS_PLACED, shortlist(cards[one.name]))
+                    _request(
+                        one,
+                        names.DEVICE_CLASS_PLACED,
+                        shortlist(cards[one.name]),
+                        tolerated=tolerated,
+                    )
                     if cards is not None
                     else _request(
-                        one, names.DEVICE_CLASS, suitable(need, one, card_class=card_class)
+                        one, names.DEVICE_CLASS, suitable(need, one, card_class=card_class, but=but)
                     )
                     for one in need.containers
                 ]
@@ -91,7 +110,14 @@ def claim_of(
     }
 
 
-def _request(container: ContainerNeed, device_class: str, selector: str) -> Mapping[str, Any]:
+def _request(
+    container: ContainerNeed,
+    device_class: str,
+    selector: str,
+    *,
+    tolerated: Sequence[DeviceTaint] = (),
+) -> Mapping[str, Any]:
+    tolerations = [taint.toleration for taint in tolerated]
     return {
         "name": container.name,
         "exactly": {
@@ -106,5 +132,6 @@ def _request(container: ContainerNeed, device_class: str, selector: str) -> Mapp
                 }
             },
             "selectors": [{"cel": {"expression": selector}}],
+            **({"tolerations": tolerations} if tolerations else {}),
         },
     }

@@ -11,6 +11,7 @@ from typing import Any, Final
 from fracgpu import names
 from fracgpu.cards.card import FULL_CORES, Card, CardUuid, Health
 from fracgpu.cards.card_class import model_key, vendor_of
+from fracgpu.device_claims.taints import NO_TAINTS, DeviceTaint, Taints
 
 MEMORY: Final = "memory"
 CORES: Final = "cores"
@@ -26,7 +27,7 @@ CARD_CLASS: Final = "cardClass"
 
 # Limits of the API. Source: k8s.io/api resource/v1 types.go.
 MOST_TEXT_BYTES: Final = 64
-MOST_DEVICES: Final = 128
+MOST_DEVICES: Final = 64  # of a slice in which one has a taint
 _MOST_NAME: Final = 63
 
 _NOT_IN_NAMES: Final = re.compile("[^a-z0-9-]")
@@ -47,13 +48,20 @@ def is_offered(card: Card) -> bool:
     return card.health is Health.HEALTHY and card.capacity_mib > 0 and card.slots > 0
 
 
-def device_of(card: Card, *, isolation: Sequence[str] = (), card_class: str = "") -> dict[str, Any]:
+def device_of(
+    card: Card,
+    *,
+    isolation: Sequence[str] = (),
+    card_class: str = "",
+    taints: Sequence[DeviceTaint] = (),
+) -> dict[str, Any]:
     """Return a card as a device.
 
     Args:
         card: the card; it is offered.
         isolation: the mechanisms that limit containers on it.
         card_class: its class in the pool catalogue; empty without one.
+        taints: what keeps claims off it.
     """
     attributes: dict[str, Any] = {
         UUID: {"string": str(card.uuid)},
@@ -78,6 +86,7 @@ def device_of(card: Card, *, isolation: Sequence[str] = (), card_class: str = ""
             SLOTS: _capacity(str(card.slots), default="1", least="1"),
         },
         "allowMultipleAllocations": True,
+        **({"taints": [taint.body for taint in taints]} if taints else {}),
     }
 
 
@@ -88,6 +97,7 @@ def pool_spec(
     generation: int,
     isolation: Sequence[str] = (),
     card_class: str = "",
+    taints: Taints = NO_TAINTS,
 ) -> dict[str, Any]:
     """Return the spec of the one ResourceSlice of a node.
 
@@ -97,6 +107,7 @@ def pool_spec(
         generation: higher than that of the slice before.
         isolation: the mechanisms that limit containers on the node's cards.
         card_class: the class of all cards of the node, as its label says; empty without one.
+        taints: what keeps claims off cards.
     """
     offered = sorted(filter(is_offered, cards), key=lambda card: (card.index, card.uuid))
     return {
@@ -104,7 +115,9 @@ def pool_spec(
         "nodeName": node,
         "pool": {"name": node, "generation": generation, "resourceSliceCount": 1},
         "devices": [
-            device_of(card, isolation=isolation, card_class=card_class)
+            device_of(
+                card, isolation=isolation, card_class=card_class, taints=taints.get(card.uuid, ())
+            )
             for card in offered[:MOST_DEVICES]
         ],
     }

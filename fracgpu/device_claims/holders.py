@@ -35,8 +35,9 @@ def _with(
     pod: PodInfo, claims: Iterable[DeviceClaim], cards: Mapping[str, Mapping[str, CardUuid]]
 ) -> PodInfo:
     assignment: dict[str, Assignment] = {}
-    problem = ""
+    problem = move = ""
     for claim in claims:
+        move = claim.move or move
         try:
             assignment[claim.name] = assignment_of(claim, cards.get(claim.node, {}))
         except WireError as error:
@@ -49,14 +50,22 @@ def _with(
         for name, found in assignment.items()
         for request, slices in found.items()
     }
-    record = replace(pod.record, assignment=all_of_them, problem=problem, by_claim=True)
+    record = replace(pod.record, assignment=all_of_them, problem=problem, by_claim=True, move=move)
     return replace(pod, record=record)
 
 
-def describe_claim(pod: PodInfo, claim: DeviceClaim | None) -> str:
-    """Return in words how far the claim of a waiting pod has come; empty for a pod without one."""
+def describe_claim(pod: PodInfo, claim: DeviceClaim | None, *, withheld: str = "") -> str:
+    """Return in words how far the claim of a waiting pod has come; empty for a pod without one.
+
+    Args:
+        pod: the pod.
+        claim: the claim that it names; None if there is none yet.
+        withheld: why it is not made for now; empty if it is.
+    """
     if not pod.device_claim:
         return ""
+    if claim is None and withheld:
+        return f"claim {pod.device_claim} is not made: {withheld}"
     if claim is None:
         return f"claim {pod.device_claim} is not made yet; the leading scheduler makes it"
     if claim.holder != pod.record.uid:

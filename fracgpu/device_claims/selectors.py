@@ -4,14 +4,14 @@ Each is a conjunction that first asks for our driver, and for an attribute befor
 attribute that is missing aborts the scheduling of the pod on every node.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 import msgspec
 
 from fracgpu import names
 from fracgpu.cards.card import CardUuid
-from fracgpu.cards.card_class import Vendor, model_key
+from fracgpu.cards.card_class import DEFAULT_VENDOR, model_key
 from fracgpu.device_claims import devices
 from fracgpu.errors import RequestError
 from fracgpu.globs import as_regex
@@ -24,6 +24,7 @@ _ATTRIBUTES: Final = f'device.attributes["{names.DRA_DRIVER}"]'
 _OURS: Final = f'device.driver == "{names.DRA_DRIVER}"'
 _HAS_UUID: Final = f'"{devices.UUID}" in {_ATTRIBUTES}'
 _IS_LISTED: Final = f"{_ATTRIBUTES}.{devices.UUID} in "
+_BUT_UUID: Final = f" && {_HAS_UUID} && !({_ATTRIBUTES}.{devices.UUID} in "
 _MEMORY: Final = f'device.capacity["{names.DRA_DRIVER}"].{devices.MEMORY}'
 
 
@@ -43,18 +44,36 @@ def listed_cards(expression: str) -> tuple[CardUuid, ...]:
         return ()
 
 
-def suitable(need: PodNeed, container: ContainerNeed, *, card_class: str = "") -> str:
+def excluded_cards(expression: str) -> frozenset[CardUuid]:
+    """Return the cards that an expression of `suitable` leaves out."""
+    _, leaves_out, cards = expression.rpartition(_BUT_UUID)
+    if not leaves_out or not cards.endswith(")"):
+        return frozenset()
+    try:
+        return frozenset(map(CardUuid, msgspec.json.decode(cards[:-1], type=list[str])))
+    except (ValueError, RecursionError):
+        return frozenset()
+
+
+def suitable(
+    need: PodNeed,
+    container: ContainerNeed,
+    *,
+    card_class: str = "",
+    but: Collection[CardUuid] = (),
+) -> str:
     """Return the expression that selects the cards that a container may have at all.
 
     Args:
         need: the pod's.
         container: one of its containers.
         card_class: the class of the pool catalogue that it was granted; empty without one.
+        but: cards that others leave for a pod of higher priority.
 
     Raises:
         RequestError: the pod's models are too many for an expression.
     """
-    vendor = (need.vendor or Vendor.NVIDIA).value
+    vendor = (need.vendor or DEFAULT_VENDOR).value
     parts = [_OURS, f'"{devices.VENDOR}" in {_ATTRIBUTES}']
     parts.append(f"{_ATTRIBUTES}.{devices.VENDOR} == {_literal(vendor)}")
     parts += _of_models(need.models)
@@ -68,6 +87,8 @@ def suitable(need: PodNeed, container: ContainerNeed, *, card_class: str = "") -
         parts.append(f"{attribute}.contains({_literal(mechanism.value)})")
     parts += _of_class(container)
     found = " && ".join(parts)
+    if but:
+        found += f"{_BUT_UUID}{_literal(sorted(but))})"
     if len(found.encode()) > MOST_BYTES:
         raise RequestError(
             field=names.MODEL,

@@ -23,11 +23,12 @@ from fracgpu.disruption.policy import Namespaces, RebalancerPolicy
 from fracgpu.k8s.disruption_budget import PodDisruptionBudget
 from fracgpu.k8s.workloads.quota import quota_usage
 from fracgpu.k8s.workloads.workload import Workload
+from fracgpu.placement.placement import allocation_on_one_card
 from fracgpu.request.need import Rebalance
-from fracgpu.state.allocation import CardAllocation
 from fracgpu.state.cluster_state import PlacedPod
 from fracgpu.state.move_object import MoveMode
 from fracgpu.state.pod_info import PodInfo
+from fracgpu.units import Mib
 
 # A Deployment's ReplicaSet selects its pods by the first, that of an Argo Rollout by the second.
 HASH_LABEL: Final = "pod-template-hash"
@@ -50,8 +51,8 @@ def mode_of(pod: PodInfo) -> MoveMode:
 
 
 def make_move(  # noqa: PLR0913 - the facts of a move that its pod does not have
+    state: DisruptionState,
     candidate: PlacedPod,
-    allocation: CardAllocation,
     *,
     source: tuple[str, CardUuid],
     target: tuple[str, CardUuid],
@@ -61,7 +62,10 @@ def make_move(  # noqa: PLR0913 - the facts of a move that its pod does not have
     method: str,
 ) -> Move:
     """Return the move of a pod, with what it holds, from one node and card to another."""
-    record = candidate.info.record
+    record, need = candidate.info.record, candidate.info.need
+    assert need is not None, "a pod that may be moved has a need"
+    allocation = state.snapshot.pods[candidate.uid].by_card[source[1]]
+    there = allocation_on_one_card(need, state.snapshot.nodes[target[0]].cards[target[1]].card)
     return Move(
         pod_uid=candidate.uid,
         namespace=record.namespace,
@@ -74,6 +78,7 @@ def make_move(  # noqa: PLR0913 - the facts of a move that its pod does not have
         mib=allocation.mib,
         cores=allocation.cores,
         slots=allocation.slots,
+        limit_mib=there.limit_mib if there.borrow_mib else Mib(0),
         busy_ratio=busy_ratio,
         level_ratio=level_ratio,
         gain_points=round(gain_points, 6),
@@ -227,17 +232,13 @@ def _placement_rules(state: DisruptionState, candidate: PlacedPod) -> _Rules:
         (need is None or not need.containers, HoldReason.NEED_UNREADABLE),
         (bool(pod.record.problem), HoldReason.ASSIGNMENT_UNREADABLE),
         (_was_resized(pod), HoldReason.RESIZED),
-        (
-            held is not None and any(part.borrow_mib for part in held.by_card.values()),
-            HoldReason.BURST,
-        ),
         (held is not None and len(held.by_card) > 1, HoldReason.SEVERAL_CARDS),
         (
             need is not None and any(container.cards > 1 for container in need.containers),
             HoldReason.SEVERAL_CARDS,
         ),
-        (pod.scheduler_name != state.scheduler_name, HoldReason.OTHER_SCHEDULER),
-        (bool(constraints.unjudged), HoldReason.UNJUDGED),
+        (not state.places(pod), HoldReason.OTHER_SCHEDULER),
+        (bool(candidate.unjudged), HoldReason.UNJUDGED),
         (constraints.keeps_local_data and not opted_in, HoldReason.LOCAL_DATA),
     )
 

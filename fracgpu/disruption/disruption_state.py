@@ -38,6 +38,7 @@ from fracgpu.k8s.workloads.workload_state import WorkloadState
 from fracgpu.placement.snapshot_index import Cells, SnapshotIndex
 from fracgpu.request.need import Strategy
 from fracgpu.state.cluster_state import PlacedPod
+from fracgpu.state.pod_info import PodInfo
 from fracgpu.state.snapshot import Snapshot
 
 # Mean share of its time from which on a card has nothing left to give, so that work is being lost.
@@ -276,6 +277,10 @@ class DisruptionState:
     def pods_of(self, owner_uid: str) -> Sequence[PlacedPod]:
         """Return the pods of one controller that hold or ask for a share of a card."""
         return self.plan_index.pods_of(owner_uid, self.pods)
+
+    def places(self, pod: PodInfo) -> bool:
+        """Report whether a pod gets what is reserved for it; any kube-scheduler gives its claim."""
+        return bool(pod.device_claim) or pod.scheduler_name == self.scheduler_name
 
     def learn(self) -> None:
         """Learn what the strategies in use have to know, so that *index* ranks cards by them.

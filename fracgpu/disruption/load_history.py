@@ -11,9 +11,12 @@ by three forecasts:
 
 How much each counts is read from the history itself: whether pods that varied together in its first
 half did so in its second, and how well what a card's pods did an hour before predicted what they
-did. Load that is foreseen badly is therefore left alone, and steady load moved at once. What moves
-saved in truth is read from the history as well: it says how far the next forecast is believed, and
-a move counts as one that saved nothing until it is known to have saved.
+did. Load that is foreseen badly is therefore left alone, and steady load moved at once. For a while
+everything looks steady, though: in the first three hours of a history a move must also pay for what
+it would cost if all pods turned out to do the same, which a card that is given more pods than the
+source loses for hours. What moves saved in truth is read from the history as well: it says how far
+the next forecast is believed, and a move counts as one that saved nothing until it is known to have
+saved.
 """
 
 from collections.abc import Mapping, Sequence
@@ -130,6 +133,12 @@ class LoadModel:
                 for other in rows[:place]:
                     if self._at[one] == self._at[other]:
                         self._varies[self._at[one]] += 2 * self._together(one, other)
+        # [fewer, as many, more] and [card]: what counts of its load if each pod does what any does.
+        count = np.bincount(self._at, minlength=cards) + np.array([[-1], [0], [1]])
+        mean, varies = (
+            (float(self._demand.mean()), float(self._demand.var())) if len(self._at) else (0.0, 0.0)
+        )
+        self._if_equal = self._bad_by_chance(self._rest + count * mean, count * varies)
 
     def expected(self, cards: NDArray[np.int64]) -> Floats:
         """Return the mean load of some cards, over the history."""
@@ -165,7 +174,20 @@ class LoadModel:
         )
         blend = share * now + (1 - share) * lasting
         # What costs more in the long run is not done for what is so now.
-        found: Floats = np.where(lasting < -_TINY, np.minimum(blend, lasting), blend)
+        foreseen = np.where(lasting < -_TINY, np.minimum(blend, lasting), blend)
+        found: Floats = foreseen + self._where_equal(source, cards)
+        return found
+
+    def _where_equal(self, source: np.int64, cards: NDArray[np.int64]) -> Floats:
+        """Return what it costs, on a short history, to make a card fuller of pods than the source.
+
+        It is what the fuller card loses if all pods do the same in the end. That counts eight times
+        in the first hour and not at all from three hours on.
+        """
+        fewer, as_many, more = self._if_equal
+        equal = as_many[source] - fewer[source] - (more[cards] - as_many[cards])
+        known = min(_HORIZON, max(_HOUR, self._demand.shape[1]))
+        found: Floats = ((_HORIZON / known) ** 2 - 1) * np.minimum(0.0, equal)
         return found
 
     def saved_since(self, uid: str, source: int, *, spans: int) -> float | None:

@@ -58,7 +58,6 @@ class HoldReason(Enum):
     NEED_UNREADABLE = "its request cannot be read"
     ASSIGNMENT_UNREADABLE = "its assignment cannot be read"
     RESIZED = "it was resized, and would get its original size back"
-    BURST = "it may use more than it is guaranteed, and a move reserves only that"
     SEVERAL_CARDS = "it holds several cards"
     OTHER_SCHEDULER = "another scheduler would place its replacement"
     UNJUDGED = "it has scheduling constraints that FracGPU does not evaluate"
@@ -154,6 +153,7 @@ class Move:
         mib: what the pod holds of the source, in MiB.
         cores: what it holds of the source, in per cent of a card's compute.
         slots: the number of its containers with a share of the source.
+        limit_mib: how much its replacement may use of the target; 0 for no more than *mib*.
         busy_ratio: its measured share of the source's time, 0..1.
         level_ratio: how busy the source was, 0..1.
         gain_points: what the move is expected to save less what it costs, in per cent of one card.
@@ -178,6 +178,7 @@ class Move:
     level_ratio: float
     gain_points: float
     slots: int = 1
+    limit_mib: Mib = Mib(0)
     method: str = "hot-card"
     mode: MoveMode = MoveMode.SURGE
     plan: str = ""
@@ -207,7 +208,12 @@ def claims_once_planned(move: Move, *, reserves: bool = True, holds: bool = True
         pod=move.pod,
         node=move.target_node,
         card=move.target,
-        allocation=CardAllocation(mib=move.mib, cores=move.cores, slots=move.slots),
+        allocation=CardAllocation(
+            mib=move.mib,
+            cores=move.cores,
+            slots=move.slots,
+            borrow_mib=Mib(max(move.limit_mib - move.mib, 0)),
+        ),
         until=NEVER,
     )
     hold = None

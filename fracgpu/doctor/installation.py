@@ -52,12 +52,6 @@ def uses_claims(facts: Facts) -> bool:
     return known(facts.by_claims)
 
 
-def deployments_of(facts: Facts) -> tuple[str, ...]:
-    """Return the roles that have a Deployment; nothing is moved where claims are the wiring."""
-    moves = isinstance(facts.by_claims, Unread) or not uses_claims(facts)
-    return tuple(role for role in DEPLOYMENTS if moves or role != names.REBALANCER)
-
-
 def workloads_of(facts: Facts) -> Mapping[str, Json]:
     """Return our Deployments and DaemonSet by role; none of the latter where they are unread."""
     there = [*known(facts.deployments)]

@@ -21,7 +21,6 @@ from fracgpu.doctor.installation import (
     DEPLOYMENTS,
     SCHEDULER,
     WEBHOOK,
-    deployments_of,
     outside,
     role_of,
     workload_of,
@@ -143,7 +142,7 @@ def _start_cure(facts: Facts, reason: str, name: str) -> str:
 def _replicas(facts: Facts) -> Iterator[Finding]:
     outside(facts)
     deployments = known(facts.deployments)
-    for name in deployments_of(facts):
+    for name in DEPLOYMENTS:
         body = workload_of(deployments, name)
         if body is not None:
             yield from _available(facts, body)

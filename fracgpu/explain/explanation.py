@@ -312,7 +312,7 @@ def _blockers(pod: ExplainedPod, state: ClusterState) -> tuple[str, ...]:
 
 
 def _notes(pod: ExplainedPod, state: ClusterState) -> tuple[str, ...]:
-    unjudged = [f"its {name} is not evaluated here" for name in pod.scheduling_constraints.unjudged]
+    unjudged = [f"its {name} is not evaluated here" for name in pod.unjudged]
     if state.cards_only:
         unjudged.append("taints, CPU, host memory and volumes are not evaluated here")
         if pod.unschedulable_message:
@@ -429,7 +429,7 @@ def _words(why: FitReason, card_info: CardInfo, need: PodNeed, cordon: Cordon | 
 
 def _left(why: FitReason, card_info: CardInfo, need: PodNeed) -> str:
     if why is FitReason.LIMITS_TOO_LARGE:
-        return f"{card_info.free_limit_mib} of {card_info.card.limits_mib} MiB left"
+        return f"{card_info.free_limit_mib} of {card_info.card.most_limits_mib} MiB left"
     if why is FitReason.NO_FREE_SLOT:
         return f"{card_info.held_slots} of {card_info.card.slots}"
     cores = max(container.cores for container in need.containers)

@@ -31,6 +31,10 @@ def words_of_hold(why: FitReason, card_info: CardInfo, state: ClusterState) -> s
     """Return for whom a card is kept that takes no other pod; empty if that is not the reason."""
     if why is not FitReason.CORDONED or not card_info.kept_for:
         return ""
+    reservation = state.reservations.get(card_info.kept_for)
+    if reservation is not None:
+        moved = reservation.pod or "a pod"
+        return f"reserved for the replacement of {moved} (move {reservation.move})"
     uuid = card_info.card.uuid
     hold = next(
         (

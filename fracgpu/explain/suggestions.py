@@ -356,9 +356,8 @@ def _in_the_way(node_info: NodeInfo, need: PodNeed, state: ClusterState) -> froz
     costs = []
     for number in np.flatnonzero(suits(cards, need, CardRequest.of(most))).tolist():
         info, card = infos[number], cards.at(np.array([number]))
-        mib = info.card.capacity_mib
-        limits = (CardRequest.of(part).limits_on(mib) for part in need.containers)
-        asked = CardRequest.of(most)._replace(limit_mib=int(max(limits)), limit_share=None)
+        limits = (int(CardRequest.of(part).limits_on(card)[0]) for part in need.containers)
+        asked = CardRequest.of(most)._replace(limit_mib=max(limits), limit_share=None)
         uids = _cheapest(card, info, need, asked, state)
         costs.append((len(uids), info.held_mib, info.card.index, uids))
     costs.sort(key=lambda cost: cost[:3])

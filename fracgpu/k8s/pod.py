@@ -124,6 +124,7 @@ class PodSpec(msgspec.Struct, rename="camel"):
     node_name: str = ""
     scheduler_name: str = ""
     priority: int | None = None
+    preemption_policy: str = ""
     containers: list[Container] | None = None
     init_containers: list[Container] | None = None
     node_selector: dict[str, str] | None = None

@@ -15,8 +15,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fracgpu.cards.card import FULL_CORES, Health
-from fracgpu.cards.card_class import Vendor, model_allowed, vendor_of
+from fracgpu.cards.card import FULL_CORES, Card, Health
+from fracgpu.cards.card_class import DEFAULT_VENDOR, Vendor, model_allowed, vendor_of
 from fracgpu.request.need import ContainerNeed, PodNeed
 from fracgpu.state.allocation import CardAllocation
 from fracgpu.state.snapshot import CardInfo, NodeInfo
@@ -49,6 +49,7 @@ class Obstacle(Enum):
     TOGETHER = "too few cards that fit together"
     OTHER_CARDS = "wrong card model or size"
     OUT_OF_SERVICE = "unhealthy or cordoned"
+    OTHER_WIRING = "node with the other wiring"
     NO_CARDS = "no shared cards known"
 
 
@@ -76,6 +77,7 @@ class FitReason(Enum):
     TOO_FEW_CARDS = "too few cards", Obstacle.TOGETHER
     UNHEALTHY = "unhealthy", Obstacle.OUT_OF_SERVICE
     CORDONED = "cordoned by the rebalancer", Obstacle.OUT_OF_SERVICE
+    OTHER_WIRING = "of a node with the other wiring", Obstacle.OTHER_WIRING
     WRONG_VENDOR = "of another vendor", Obstacle.OTHER_CARDS
     WRONG_MODEL = "not a requested model", Obstacle.OTHER_CARDS
     WRONG_CLASS = "not the card size that the share was granted for", Obstacle.OTHER_CARDS
@@ -112,10 +114,13 @@ class Cards(NamedTuple):
     Attributes:
         state: USABLE, ABSENT, or the code of why the card takes no slices whoever asks.
         avoided: the card is taken only where no other fits.
+        by_claims: kube-scheduler allocates the card, to claims.
         heat: how busy it was lately, 0..1; 1 if unknown.
         free_mib: negative if the capacity shrank below what pods hold.
-        free_limit_mib: how much more the limits of its containers may add up to; very much where
-            they have none, and nobody may use more than is guaranteed.
+        limits_mib: what the limits of its containers may add up to; 0 where nobody may be given
+            more than is guaranteed.
+        free_limit_mib: how much more they may add up to; of a card without, guarantees and the
+            limits that still stand from before.
         free_cores: per cent of the card's compute.
         free_slots: how many more containers may share the card.
         pods: how many pods hold something of it.
@@ -125,9 +130,11 @@ class Cards(NamedTuple):
 
     state: Codes
     avoided: Flags
+    by_claims: Flags
     heat: NDArray[np.float64]
     free_mib: IntArray
     capacity_mib: IntArray
+    limits_mib: IntArray
     free_limit_mib: IntArray
     free_cores: IntArray
     free_slots: IntArray
@@ -169,7 +176,7 @@ class Cards(NamedTuple):
         """Return the cards as if nothing held them; a slot is free on each."""
         return self._replace(
             free_mib=self.capacity_mib,
-            free_limit_mib=np.full_like(self.free_limit_mib, _LARGE),
+            free_limit_mib=np.where(self.limits_mib, self.limits_mib, self.capacity_mib),
             free_cores=np.full_like(self.free_cores, FULL_CORES),
             free_slots=np.maximum(self.free_slots, 1),
             pods=np.zeros_like(self.pods),
@@ -180,7 +187,7 @@ class CardRequest(NamedTuple):
     """What is asked of one card; each amount is a number, or an array with one for each card.
 
     Attributes:
-        limit_mib: how much may be used of the card, at least *mib*; 0 for no more than that.
+        limit_mib: how much may be used of a card with limits; never less than *mib*.
         limit_share: the same as a share of the card; None for no more than *mib*.
         share: if set, only cards of which that share is exactly *mib* will do.
     """
@@ -209,12 +216,12 @@ class CardRequest(NamedTuple):
         """Return what all containers of a pod ask of a card together."""
         return cls(allocation.mib, allocation.cores, allocation.slots, allocation.limit_mib)
 
-    def limits_on(self, capacity_mib: IntArray | int) -> IntArray:
-        """Return how much may be used of cards with this capacity."""
+    def limits_on(self, cards: Cards | Card) -> IntArray:
+        """Return how much may be used of each card; of one without limits what is guaranteed."""
         limit_mib, share = self.limit_mib, self.limit_share
         if share is not None:
-            limit_mib = -(-share.numerator * capacity_mib // share.denominator)
-        found: IntArray = np.maximum(limit_mib, self.mib)
+            limit_mib = -(-share.numerator * cards.capacity_mib // share.denominator)
+        found: IntArray = np.maximum(np.where(cards.limits_mib, limit_mib, 0), self.mib)
         return found
 
 
@@ -233,8 +240,13 @@ class Rule(NamedTuple):
     of_pod: bool = False
 
 
+def _other_wiring(cards: Cards, need: PodNeed, _: CardRequest) -> _Refused:
+    refused: Flags = cards.by_claims != need.by_claim
+    return refused if refused.any() else False
+
+
 def _wrong_vendor(cards: Cards, need: PodNeed, _: CardRequest) -> _Refused:
-    others = _of_other_vendors(cards.models, need.vendor or Vendor.NVIDIA)
+    others = _of_other_vendors(cards.models, need.vendor or DEFAULT_VENDOR)
     if others is None:
         return False  # nearly every cluster
     refused: Flags = others[cards.model]
@@ -271,7 +283,7 @@ def _too_little_free(cards: Cards, _: PodNeed, asked: CardRequest) -> _Refused:
 
 
 def _limits_too_large(cards: Cards, _: PodNeed, asked: CardRequest) -> _Refused:
-    return cards.free_limit_mib < asked.limits_on(cards.capacity_mib)
+    return cards.free_limit_mib < asked.limits_on(cards)
 
 
 def _too_few_cores(cards: Cards, _: PodNeed, asked: CardRequest) -> _Refused:
@@ -284,6 +296,7 @@ def _no_free_slot(cards: Cards, _: PodNeed, asked: CardRequest) -> _Refused:
 
 
 RULES: Final = (
+    Rule(FitReason.OTHER_WIRING, _other_wiring, of_pod=True),
     Rule(FitReason.WRONG_VENDOR, _wrong_vendor, of_pod=True),
     Rule(FitReason.WRONG_MODEL, _wrong_model, of_pod=True),
     Rule(FitReason.WRONG_CLASS, _wrong_class),
@@ -334,7 +347,8 @@ def cards_of(infos: Collection[CardInfo], models: dict[str, int] | None = None) 
         (
             info.free_mib,
             info.card.capacity_mib,
-            _LARGE if info.free_limit_mib is None else info.free_limit_mib,
+            info.card.limits_mib,
+            info.free_limit_mib,
             FULL_CORES - info.held_cores,
             info.free_slots,
             len(info.pods),
@@ -347,8 +361,9 @@ def cards_of(infos: Collection[CardInfo], models: dict[str, int] | None = None) 
         [
             np.array([state], np.int8),
             np.array([avoided], np.bool_),
+            np.array([[info.by_claims for info in infos]], np.bool_),
             np.array([[info.heat for info in infos]], np.float64),
-            *np.array(amounts, np.int64).reshape(1, -1, 7).transpose(2, 0, 1),
+            *np.array(amounts, np.int64).reshape(1, -1, 8).transpose(2, 0, 1),
             tuple(numbers),
         ]
     )

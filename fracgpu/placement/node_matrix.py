@@ -67,13 +67,15 @@ class NodeMatrix:
         size, width: rows in use, UNSEEN and rows to be reused included; and columns.
         free_mib: [row, column] MiB; negative if capacity shrank below what pods hold.
         capacity_mib: [row, column] MiB.
-        free_limit_mib: [row, column] how much more the limits of its containers may add up to.
+        limits_mib: [row, column] what the limits of its containers may add up to; 0 without limits.
+        free_limit_mib: [row, column] how much more they may add up to.
         free_cores: [row, column] per cent of the card's compute.
         free_slots: [row, column] how many more containers may share the card.
         pods: [row, column] how many pods hold something of the card.
         heat: [row, column] how busy the card was lately, 0..1; 1 if unknown.
         state: [row, column] USABLE, ABSENT, or the code of why the card takes no slices.
         avoided: [row, column] the card is taken only where no other fits.
+        by_claims: [row, column] kube-scheduler allocates the card, to claims.
         model: [row, column] index into *models*.
         node_state: [row] SHARES, UNKNOWN, or the code of why the node shares nothing.
     """
@@ -94,12 +96,13 @@ class NodeMatrix:
     def _allocate(self, rows: int, width: int) -> None:
         cells = rows, width
         # The rows of a node are written, and read, at once.
-        self._amounts = np.zeros((7, *cells), np.int64)
-        self.free_mib, self.capacity_mib, self.free_limit_mib = self._amounts[:3]
-        self.free_cores, self.free_slots, self.pods, self.model = self._amounts[3:]
+        self._amounts = np.zeros((8, *cells), np.int64)
+        self.free_mib, self.capacity_mib, self.limits_mib, self.free_limit_mib = self._amounts[:4]
+        self.free_cores, self.free_slots, self.pods, self.model = self._amounts[4:]
         self.capacity_mib[:] = 1
         self.state: Codes = np.full(cells, ABSENT, np.int8)
         self.avoided: Flags = np.zeros(cells, np.bool_)
+        self.by_claims: Flags = np.zeros(cells, np.bool_)
         self.heat = np.zeros(cells, np.float64)
         self.node_state = np.full(rows, UNKNOWN, np.int8)
         self.changed = np.zeros(rows, np.int64)
@@ -165,12 +168,13 @@ class NodeMatrix:
         self.state[row] = ABSENT
         if cards:
             here, width = cards_of(cards, self._models), len(cards)
-            amounts = here.free_mib, here.capacity_mib, here.free_limit_mib, here.free_cores
+            amounts = here.free_mib, here.capacity_mib, here.limits_mib, here.free_limit_mib
             self._amounts[:, row, :width] = np.concatenate(
-                (*amounts, here.free_slots, here.pods, here.model)
+                (*amounts, here.free_cores, here.free_slots, here.pods, here.model)
             )
             self.state[row, :width], self.avoided[row, :width] = here.state[0], here.avoided[0]
             self.heat[row, :width] = here.heat[0]
+            self.by_claims[row, :width] = here.by_claims[0]
         self._touch(row)
 
     def _drop(self, name: str) -> None:
@@ -216,7 +220,7 @@ class NodeMatrix:
 
     def cards(self, rows: IntArray | slice) -> Cards:
         """Return the cards of some rows."""
-        here = self.state[rows], self.avoided[rows], self.heat[rows]
+        here = self.state[rows], self.avoided[rows], self.by_claims[rows], self.heat[rows]
         return Cards._make([*here, *self._amounts[:, rows], self.models])
 
     def uuids(self, row: int) -> tuple[CardUuid, ...]:

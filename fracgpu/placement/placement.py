@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Final, Protocol
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from fracgpu.cards.card import Card, CardUuid
@@ -46,7 +47,7 @@ from fracgpu.state.card_hold import CardHold
 from fracgpu.state.ledger import Ledger
 from fracgpu.state.pod_info import PodInfo
 from fracgpu.state.reservation import Reservation
-from fracgpu.state.snapshot import CardInfo, NodeInfo
+from fracgpu.state.snapshot import NodeInfo
 from fracgpu.units import Mib
 
 MAX_SCORE: Final = 10  # kube-scheduler's MaxExtenderPriority
@@ -200,7 +201,8 @@ def place(
         node=node_info.node.node,
         assignment={
             container.name: tuple(
-                _slice(node_info.cards[uuids[column]], container)
+                _slice(uuids[column], container, limits_on[column])
+                for limits_on in [CardRequest.of(container).limits_on(cards)[0].tolist()]
                 for column in chosen.columns[container.name][0].tolist()
             )
             for container in need.containers
@@ -210,12 +212,9 @@ def place(
     )
 
 
-def _slice(card_info: CardInfo, container: ContainerNeed) -> Slice:
-    """Return a container's share of a card; nothing is borrowed where nothing limits."""
-    card, most_mib = card_info.card, 0
-    if card.limits_mib and container.may_borrow:
-        most_mib = int(CardRequest.of(container).limits_on(card.capacity_mib))
-    return Slice(card=card.uuid, mib=container.mib, cores=container.cores, most_mib=Mib(most_mib))
+def _slice(card: CardUuid, container: ContainerNeed, limit_mib: int) -> Slice:
+    most_mib = Mib(limit_mib) if limit_mib > container.mib else Mib(0)
+    return Slice(card=card, mib=container.mib, cores=container.cores, most_mib=most_mib)
 
 
 def is_linked(need: PodNeed, *, strategy: Strategy) -> bool:
@@ -244,13 +243,17 @@ def cards_for_pod(matrix: NodeMatrix, need: PodNeed) -> Flags:
     return fits
 
 
-def allocation_on_one_card(need: PodNeed) -> CardAllocation:
-    """Return what a pod holds whose containers all have one card, apart from what it may borrow."""
-    card = CardUuid("")
-    slices = {
-        part.name: (Slice(card=card, mib=part.mib, cores=part.cores),) for part in need.containers
-    }
-    return allocations_by_card(slices, _specs(need))[card]
+def allocation_on_one_card(need: PodNeed, card: Card | None = None) -> CardAllocation:
+    """Return what a pod holds whose containers all have one card.
+
+    Without the card it is left out how much the pod may use beyond what it is guaranteed.
+    """
+    uuid = CardUuid("")
+    slices = {}
+    for part in need.containers:
+        limit_mib = int(CardRequest.of(part).limits_on(card)) if card else part.mib
+        slices[part.name] = (_slice(uuid, part, limit_mib),)
+    return allocations_by_card(slices, _specs(need))[uuid]
 
 
 def _specs(need: PodNeed) -> list[ContainerSpec]:
@@ -413,7 +416,7 @@ def _taken(cards: Cards, need: PodNeed, columns: _Columns, amount: str) -> IntAr
 def _amount(cards: Cards, container: ContainerNeed, amount: str) -> IntArray | int:
     asked = CardRequest.of(container)
     if amount == "limit_mib":
-        return asked.limits_on(cards.capacity_mib)
+        return asked.limits_on(cards)
     found: int = getattr(asked, amount)
     return found
 
@@ -504,8 +507,8 @@ class _Search:
 
     def _equivalence_key(self, column: int, chosen: _Columns) -> _EquivalenceKey:
         cards = self.cards
-        amounts = cards.free_mib, cards.capacity_mib, cards.free_limit_mib, cards.free_cores
-        looked_at = (*amounts, cards.free_slots, cards.pods, cards.model)
+        amounts = cards.free_mib, cards.capacity_mib, cards.limits_mib, cards.free_limit_mib
+        looked_at = (*amounts, cards.free_cores, cards.free_slots, cards.pods, cards.model)
         here = tuple(name for name, columns in chosen.items() if column in columns[0])
         return tuple(int(array[0, column]) for array in looked_at), here
 
@@ -647,8 +650,8 @@ def reservations_for(ledger: Ledger, pod: PodInfo, *, now: datetime) -> Sequence
     if not containers or any(container.cards != 1 for container in containers):
         return []
     wanted = allocation_on_one_card(pod.need)
-    # What a pod may borrow is looked at when it is bound.
-    return [one for one in found if one.allocation == wanted]
+    # How much more it may use depends on the card, and is looked at there.
+    return [one for one in found if structs.replace(one.allocation, borrow_mib=Mib(0)) == wanted]
 
 
 def place_reserved(

@@ -72,6 +72,15 @@ class Victims:
     violations: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """What a pod gets on a node once others have left it."""
+
+    node: str
+    victims: tuple[BoundPod, ...]
+    placement: Placement
+
+
 _Victims = Sequence[BoundPod]
 _OnCard = tuple[int, _Victims]
 # (budget violations, highest priority, number of victims, sum of priorities, sorted UIDs)
@@ -146,6 +155,35 @@ def choose_victims(
         violations = budgets.violations(complete)
         found.append(Victims(uids=uids, violations=violations) if uids else None)
     return found
+
+
+def room_without(
+    target: PreemptionTarget,
+    need: PodNeed,
+    *,
+    strategy: Strategy,
+    budgets: BudgetIndex = _NO_BUDGETS,
+) -> Room | None:
+    """Return the victims on a node, and the cards that the pod gets when they are gone.
+
+    None as well where each choice of victims violates a budget.
+    """
+    (chosen,) = choose_victims((target,), need, strategy=strategy, budgets=budgets)
+    if chosen is None or chosen.violations:
+        return None
+    victims = tuple(pod for pod in target.potential_victims if pod.uid in chosen.uids)
+    node_info = target.node
+    for victim in victims:
+        node_info = node_info.without_allocations(victim.allocation.by_card, pod_uid=victim.uid)
+    placement = place(node_info, need, strategy=strategy)
+    if not isinstance(placement, Placement):
+        return None
+    return Room(node=target.node.node.node, victims=victims, placement=placement)
+
+
+def preemption_cost(victims: Iterable[BoundPod]) -> _Cost:
+    """Return what orders nodes by their victims, of which none violates a budget."""
+    return _cost(tuple(victims), _NO_BUDGETS)
 
 
 def _spared(target: PreemptionTarget, need: PodNeed, strategy: Strategy) -> _Victims | None:

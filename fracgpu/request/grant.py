@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from fracgpu import names
-from fracgpu.cards.card_class import CardClass, SelectedNodes, Vendor
+from fracgpu.cards.card_class import DEFAULT_VENDOR, CardClass, SelectedNodes, Vendor
 from fracgpu.errors import PodField, RequestError
 from fracgpu.k8s.container import ContainerKind, pod_resource_sum
 from fracgpu.k8s.node_affinity import ANY_NODE, NodeExpression, NodeRules
@@ -242,7 +242,7 @@ def _grant(
     """
     shared = any(part.share is not None for part in request.slices)
     allowed: Sequence[CardClass] = classes if selected is None else selected.classes
-    vendor = request.vendor or Vendor.NVIDIA
+    vendor = request.vendor or DEFAULT_VENDOR
     allowed = [each for each in allowed if each.is_of(vendor, request.models)]
     if not allowed:
         error = no_class(request, classes, selected)

@@ -204,13 +204,13 @@ def with_granted_limits(
 
 
 def as_granted(need: PodNeed, granted: Mapping[str, GrantedAmounts]) -> PodNeed:
-    """Return a need with the amounts of a grant, of which all containers count at once.
+    """Return the need of a pod with a claim, with the amounts of its grant, which count at once.
 
-    So do the requests of a claim. A pod's annotations can be changed by its author, and the grant
+    So do the requests of the claim. A pod's annotations can be changed by its author, and the grant
     cannot.
     """
     containers = tuple(_granted(one, granted) for one in need.containers)
-    return msgspec.structs.replace(need, containers=containers)
+    return msgspec.structs.replace(need, containers=containers, by_claim=True)
 
 
 def _granted(need: ContainerNeed, granted: Mapping[str, GrantedAmounts]) -> ContainerNeed:

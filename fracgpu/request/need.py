@@ -145,7 +145,11 @@ class ContainerNeed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class PodNeed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A request in MiB, the input of placement."""
+    """A request in MiB, the input of placement.
+
+    Attributes:
+        by_claim: its cards are allocated by kube-scheduler, to a claim that the pod names.
+    """
 
     containers: tuple[ContainerNeed, ...]
     vendor: Vendor | None = None
@@ -153,6 +157,7 @@ class PodNeed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     strategy: Strategy | None = None
     topology: Topology | None = None
     isolation: tuple[Isolation, ...] = ()
+    by_claim: bool = False
 
 
 def need_of(request: PodRequest, containers: Sequence[ContainerNeed]) -> PodNeed:

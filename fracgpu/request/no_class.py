@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from fracgpu import names
-from fracgpu.cards.card_class import CardClass, SelectedNodes, Vendor, model_allowed
+from fracgpu.cards.card_class import DEFAULT_VENDOR, CardClass, SelectedNodes, model_allowed
 from fracgpu.errors import RequestError, listed, quoted
 from fracgpu.request.need import PodRequest
 from fracgpu.spelling import MAX_WORD_CHARS, nearest
@@ -60,7 +60,7 @@ def _none_wanted(request: PodRequest, models: Sequence[str], where: str = "") ->
     there = listed(models, limit=_MOST_MODELS)
     matching = any(model_allowed(model, globs=request.models) for model in models)
     if matching or not request.models:
-        vendor = request.vendor or Vendor.NVIDIA
+        vendor = request.vendor or DEFAULT_VENDOR
         return RequestError(
             field=names.VENDOR,
             found=vendor.value if request.vendor else f"not set, which means {vendor.value}",

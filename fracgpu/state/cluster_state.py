@@ -9,7 +9,7 @@ from fracgpu import names
 from fracgpu.cards.card import CardUuid, NodeCards
 from fracgpu.k8s.node import Taint
 from fracgpu.k8s.scheduling.cluster import SchedulingCluster
-from fracgpu.k8s.scheduling.constraints import SchedulingConstraints
+from fracgpu.k8s.scheduling.constraints import RESOURCE_CLAIMS, SchedulingConstraints
 from fracgpu.k8s.scheduling.objects import ScheduledPod, SchedulingNode, shared_labels
 from fracgpu.k8s.scheduling.requests import PODS, UNBOUNDED
 from fracgpu.k8s.workloads.workload import Workload
@@ -46,8 +46,20 @@ class PlacedPod:
         )
 
     @property
+    def unjudged(self) -> tuple[str, ...]:
+        """What may refuse a node and is not simulated."""
+        return _unjudged(self.info, self.scheduling_constraints)
+
+    @property
     def owner_uid(self) -> str:
         return self.info.owner[2] if self.info.owner else ""
+
+
+def _unjudged(info: PodInfo, constraints: SchedulingConstraints) -> tuple[str, ...]:
+    """Return what is not simulated of a pod; a claim of ours is for cards, which are."""
+    if info.has_other_claims:
+        return constraints.unjudged
+    return tuple(name for name in constraints.unjudged if name != RESOURCE_CLAIMS)
 
 
 def scheduling_by_cards(
@@ -116,6 +128,11 @@ class ExplainedPod:
     scheduling_constraints: SchedulingConstraints
     gates: tuple[str, ...] = ()
     unschedulable_message: str = ""
+
+    @property
+    def unjudged(self) -> tuple[str, ...]:
+        """What may refuse a node and is not simulated."""
+        return _unjudged(self.info, self.scheduling_constraints)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

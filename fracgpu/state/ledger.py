@@ -232,6 +232,7 @@ class Assumption:
         move: the name of the Move whose reservation it consumes; empty if it consumes none.
         nominated: its Binding is not written yet; kube-scheduler has nominated the pod to the node.
         gang: its Binding is not written yet; room is held for the gang of the pod.
+        by_claim: kube-scheduler has not allocated it yet, and will not before it is free.
         host: what it takes of the node besides cards.
     """
 
@@ -240,6 +241,7 @@ class Assumption:
     move: str = ""
     nominated: bool = False
     gang: bool = False
+    by_claim: bool = False
     host: HostResources = NO_HOST_RESOURCES
 
 
@@ -395,6 +397,7 @@ class Ledger:
             move=move,
             nominated=nominated,
             gang=gang,
+            by_claim=pod.by_claim,
             host=host,
         )
         if pod.uid not in self._observed:

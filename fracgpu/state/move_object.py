@@ -96,11 +96,13 @@ class RequestedShare(_Shape, frozen=True, kw_only=True):
         mib: memory.
         cores: per cent of a card's compute; 0 means that compute is shared freely.
         slots: the number of containers with a share.
+        limit_mib: how much the replacement may use of the target; 0 for no more than *mib*.
     """
 
     mib: int
     cores: int = 0
     slots: int = 1
+    limit_mib: int = 0
 
 
 class Beneficiary(_Shape, frozen=True, kw_only=True):

@@ -1,6 +1,6 @@
 """A node object decoded: its cards, cordons, heat and allocatable host resources."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -17,7 +17,7 @@ from fracgpu.cards.annotations import (
 )
 from fracgpu.cards.card import NodeCards
 from fracgpu.errors import WireError
-from fracgpu.k8s.node import Node, decode_node, is_leaving
+from fracgpu.k8s.node import Node, NodeMetadata, decode_node, is_leaving
 from fracgpu.k8s.node_affinity import SOFT_EFFECTS, taints_of
 from fracgpu.k8s.resources import node_allocatable
 from fracgpu.k8s.scheduling.objects import SchedulingNode, scheduling_node_of
@@ -122,6 +122,16 @@ def node_cards_of(node: Node) -> NodeCards:
         identity=annotations.get(names.NODE_IDENTITY, ""),
         isolation=read_isolation(annotations.get(names.ISOLATION, "")),
     )
+
+
+def closed_by(name: str, annotations: Mapping[str, str]) -> NodeCards:
+    """Return a node with nothing but what closes cards in its annotations."""
+    closing = {
+        key: text
+        for key, text in annotations.items()
+        if key in (names.NODE_CORDONS, names.NODE_DRAIN)
+    }
+    return node_cards_of(Node(metadata=NodeMetadata(name=name, annotations=closing)))
 
 
 def why_no_pod_starts(node: Node) -> str:

@@ -13,6 +13,7 @@ from fracgpu.k8s.pod import (
     Container,
     Pod,
     PodCondition,
+    PodResourceClaim,
     PodSpec,
     PodStatus,
     container_specs,
@@ -66,10 +67,12 @@ class PodInfo:
         tolerations: which taints it tolerates; none if they cannot be read.
         has_claims: for volumes or devices, which kube-scheduler may have to bind before the pod.
         has_device_claims: it names ResourceClaims, of whatever driver.
+        has_other_claims: some of them are none that FracGPU makes.
         device_claim: the ResourceClaim of ours that it names; empty without one.
         gated: a scheduling gate keeps kube-scheduler from trying it.
         pod_group: the PodGroup (``scheduling.k8s.io``) that it belongs to; empty without one.
         gang: the pods with which it is to be placed at once; None if there are none.
+        preempts: pods of lower priority may be evicted for it (``preemptionPolicy``).
     """
 
     record: PodRecord
@@ -97,10 +100,12 @@ class PodInfo:
     tolerations: tuple[Toleration, ...] = ()
     has_claims: bool = False
     has_device_claims: bool = False
+    has_other_claims: bool = False
     device_claim: str = ""
     gated: bool = False
     pod_group: str = ""
     gang: Gang | None = None
+    preempts: bool = True
 
     @property
     def card_class(self) -> str:
@@ -189,21 +194,25 @@ def pod_info_of(pod: Pod) -> PodInfo:
         has_claims=bool(spec.resource_claims)
         or any(volume.persistent_volume_claim or volume.ephemeral for volume in spec.volumes or ()),
         has_device_claims=bool(spec.resource_claims),
+        has_other_claims=not all(map(_is_ours, spec.resource_claims or ())),
         device_claim=claim,
         gated=bool(spec.scheduling_gates),
         pod_group=(spec.scheduling_group and spec.scheduling_group.pod_group_name) or "",
         gang=_gang_of(annotations),
+        preempts=spec.preemption_policy != "Never",
     )
 
 
 def device_claim_of(spec: PodSpec) -> str:
     """Return the name of the ResourceClaim of ours that a pod names; empty without one."""
-    named = (
-        claim.resource_claim_name or ""
-        for claim in spec.resource_claims or ()
-        if claim.name == names.POD_CLAIM
-    )
-    return next((name for name in named if names.is_made_for_a_pod(name)), "")
+    ours = (claim.resource_claim_name for claim in spec.resource_claims or () if _is_ours(claim))
+    return next(ours, None) or ""
+
+
+def _is_ours(claim: PodResourceClaim) -> bool:
+    """Report whether FracGPU makes a claim, for the pod that names it alone."""
+    named = claim.resource_claim_name or ""
+    return claim.name == names.POD_CLAIM and names.is_made_for_a_pod(named)
 
 
 def _unschedulable(conditions: Sequence[PodCondition]) -> PodCondition | None:

@@ -87,7 +87,10 @@ def reservation_of(move: MoveObject) -> Reservation | None:
         allocation=WHOLE_CARD
         if _amount_problem(move)
         else CardAllocation(
-            mib=Mib(spec.request.mib), cores=spec.request.cores, slots=spec.request.slots
+            mib=Mib(spec.request.mib),
+            cores=spec.request.cores,
+            slots=spec.request.slots,
+            borrow_mib=Mib(max(spec.request.limit_mib - spec.request.mib, 0)),
         ),
         until=in_utc(move.reserved_until),
     )
@@ -180,6 +183,7 @@ def _amount_problem(move: MoveObject) -> str:
         ("mib", request.mib, MAX_MIB),
         ("cores", request.cores, FULL_CORES),
         ("slots", request.slots, _MAX_SLOTS),
+        ("limitMib", request.limit_mib, MAX_MIB),
     ):
         if not 0 <= value <= most:
             return f"spec.request.{field} is {value}; want 0 to {most}"

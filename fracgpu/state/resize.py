@@ -6,6 +6,7 @@ it has applied and read back (``fracgpu.io/applied``). Until it has, either size
 so the larger one counts, and a card is never promised twice, whoever crashes in between.
 """
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
@@ -142,6 +143,15 @@ def answer(
     if _falls(before, wanted):
         return Pending("the node has not confirmed the last resize")
     return _within(by_slice(wanted, before.applied, max), before.counts, left, wanted)
+
+
+def isolation_of(annotations: Mapping[str, str]) -> Mapping[str, str] | None:
+    """Return what limits each container that has started, as the agent wrote it; None if unread."""
+    try:
+        wired = json.loads(annotations.get(names.WIRED, ""))
+        return {name: str(got["isolation"]) for name, got in wired.items()}
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None
 
 
 def _not_resizable(

@@ -39,11 +39,13 @@ class CardInfo(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         moves: names of the Moves that reserve something.
         cordoned: it takes no new slices.
         avoided: it takes new slices where no other card fits.
-        kept_for: the UID of the one pod from which the card takes slices now; empty for any pod.
+        kept_for: the UID of the one pod from which the card takes slices now, or the Move whose
+            replacement it is; empty for any pod.
         foreign_mib: what processes outside any known pod hold; it is not free either.
         unplaced_mib: what pods of the node with an unreadable assignment may hold: it may be on
             any of the node's cards, so it is counted on each of them.
         heat: how busy the card was lately, 0..1; 1 if unknown, since unknown is never cool.
+        by_claims: kube-scheduler allocates it, to claims.
     """
 
     card: Card
@@ -60,6 +62,7 @@ class CardInfo(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     foreign_mib: Mib = Mib(0)
     unplaced_mib: Mib = Mib(0)
     heat: float = 1.0
+    by_claims: bool = False
 
     @property
     def taken_mib(self) -> int:
@@ -72,11 +75,13 @@ class CardInfo(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return Mib(self.card.capacity_mib - self.taken_mib)
 
     @property
-    def free_limit_mib(self) -> Mib | None:
-        """How much more the limits of its containers may add up to; None where it has no limits."""
-        if not self.card.limits_mib:
-            return None
-        return Mib(self.card.limits_mib - self.taken_mib - self.held_borrow_mib)
+    def free_limit_mib(self) -> Mib:
+        """How much more the limits of its containers may add up to.
+
+        Limits that were given count for as long as their pods run, also on a card that has lost its
+        limits since.
+        """
+        return Mib(self.card.most_limits_mib - self.taken_mib - self.held_borrow_mib)
 
     @property
     def free_slots(self) -> int:
@@ -84,45 +89,37 @@ class CardInfo(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return self.card.slots - self.held_slots
 
     def with_allocation(self, allocation: CardAllocation, *, pod_uid: str) -> "CardInfo":
-        return structs.replace(
-            self,
-            held_mib=Mib(self.held_mib + allocation.mib),
-            held_cores=self.held_cores + allocation.cores,
-            held_slots=self.held_slots + allocation.slots,
-            held_borrow_mib=Mib(self.held_borrow_mib + allocation.borrow_mib),
-            pods=tuple(sorted({*self.pods, pod_uid})),
-        )
+        pods = tuple(sorted({*self.pods, pod_uid}))
+        return structs.replace(self._holding(allocation), pods=pods)
 
     def without_allocation(self, allocation: CardAllocation, *, pod_uid: str) -> "CardInfo":
-        return structs.replace(
-            self,
-            held_mib=Mib(self.held_mib - allocation.mib),
-            held_cores=self.held_cores - allocation.cores,
-            held_slots=self.held_slots - allocation.slots,
-            held_borrow_mib=Mib(self.held_borrow_mib - allocation.borrow_mib),
-            pods=tuple(uid for uid in self.pods if uid != pod_uid),
-        )
+        pods = tuple(uid for uid in self.pods if uid != pod_uid)
+        return structs.replace(self._holding(allocation, times=-1), pods=pods)
 
-    def with_reservation(self, reservation: Reservation) -> "CardInfo":
-        allocation = reservation.allocation
+    def with_reservation(self, reservation: Reservation, *, closed: bool = False) -> "CardInfo":
+        """Return the card with what a Move reserves; *closed* to all but its replacement."""
         return structs.replace(
-            self,
-            held_mib=Mib(self.held_mib + allocation.mib),
-            held_cores=self.held_cores + allocation.cores,
-            held_slots=self.held_slots + allocation.slots,
-            reserved_mib=Mib(self.reserved_mib + allocation.mib),
+            self._holding(reservation.allocation),
+            reserved_mib=Mib(self.reserved_mib + reservation.allocation.mib),
             moves=self.moves | {reservation.move},
+            kept_for=reservation.move if closed else self.kept_for,
         )
 
     def without_reservation(self, reservation: Reservation) -> "CardInfo":
-        allocation = reservation.allocation
+        return structs.replace(
+            self._holding(reservation.allocation, times=-1),
+            reserved_mib=Mib(self.reserved_mib - reservation.allocation.mib),
+            moves=self.moves - {reservation.move},
+            kept_for="" if self.kept_for == reservation.move else self.kept_for,
+        )
+
+    def _holding(self, allocation: CardAllocation, *, times: int = 1) -> "CardInfo":
         return structs.replace(
             self,
-            held_mib=Mib(self.held_mib - allocation.mib),
-            held_cores=self.held_cores - allocation.cores,
-            held_slots=self.held_slots - allocation.slots,
-            reserved_mib=Mib(self.reserved_mib - allocation.mib),
-            moves=self.moves - {reservation.move},
+            held_mib=Mib(self.held_mib + times * allocation.mib),
+            held_cores=self.held_cores + times * allocation.cores,
+            held_slots=self.held_slots + times * allocation.slots,
+            held_borrow_mib=Mib(self.held_borrow_mib + times * allocation.borrow_mib),
         )
 
 
@@ -175,6 +172,9 @@ class NodeInfo:
     ) -> "NodeInfo":
         """Return the node with what Moves claim of it: the one place where that is counted.
 
+        A share that is reserved keeps off all but the replacement where kube-scheduler allocates
+        the cards: it would not leave that share free, so the agent taints the whole card.
+
         Args:
             reservations: those that hold now and are not consumed.
             kept: the cards that are kept for waiting pods now.
@@ -183,7 +183,9 @@ class NodeInfo:
         for reservation in reservations:
             card_info = changed.get(reservation.card) or self.cards.get(reservation.card)
             if card_info is not None:
-                changed[reservation.card] = card_info.with_reservation(reservation)
+                changed[reservation.card] = card_info.with_reservation(
+                    reservation, closed=self.node.by_claims
+                )
         for uuid, hold in kept.items():
             card_info = changed.get(uuid) or self.cards.get(uuid)
             if card_info is not None:
@@ -244,6 +246,11 @@ class PodAllocation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def holds_anything(self) -> bool:
         """Whether it holds something, or may hold something."""
         return bool(self.by_card) or self.unplaced is not None
+
+    @property
+    def borrows(self) -> bool:
+        """Whether it may use more of a card than it is guaranteed."""
+        return any(held.borrow_mib for held in self.by_card.values())
 
 
 def allocation_of(pod: PodRecord) -> PodAllocation:
@@ -353,6 +360,7 @@ def build_node_info(
             foreign_mib=node.foreign.get(uuid, _NO_MIB),
             unplaced_mib=Mib(min(unplaced_mib, card.capacity_mib)) if unplaced_mib else _NO_MIB,
             heat=heat.get(uuid, 1.0),
+            by_claims=node.by_claims,
         )
     info = NodeInfo(node=node, cards=MappingProxyType(cards), heat=heat)
     return info.with_claims(reservations, kept)

@@ -9,6 +9,8 @@ from typing import Any, Final, TypeVar
 
 from fracgpu import names
 from fracgpu.cards.card import CardUuid
+from fracgpu.device_claims.claim import decode_claim
+from fracgpu.device_claims.holders import with_claims
 from fracgpu.disruption.candidates import HASH_LABEL, HASH_LABELS, hash_label_of, original_value
 from fracgpu.errors import WireError
 from fracgpu.k8s.node import decode_node
@@ -27,6 +29,7 @@ from kube.kinds import (
     PODS,
     REPLICASETS,
     REPLICATION_CONTROLLERS,
+    RESOURCE_CLAIMS,
     STATEFULSETS,
     Kind,
 )
@@ -83,7 +86,7 @@ class Observer:
         return MoveFacts(
             victim=victim,
             owner=owner,
-            replacement=await self._replacement(record, context.state.pods.values()),
+            replacement=await self._replacement(record, context),
             target_problem=await self._target_problem(spec.target.node),
         )
 
@@ -111,9 +114,9 @@ class Observer:
             ) from error
 
     async def _replacement(
-        self, record: MoveRecord, pods: Iterable[PlacedPod]
+        self, record: MoveRecord, context: StepContext
     ) -> ReplacementFacts | None:
-        found = candidate(record, pods)
+        found = candidate(record, context.state.pods.values())
         if found is None:
             return None
         pod = found.info.record
@@ -124,7 +127,20 @@ class Observer:
             return None
         if info.record.uid != pod.uid or info.record.terminating or not info.record.live:
             return None
-        return replacement_of(info, stuck=why_stuck(read))
+        return replacement_of(await self._with_claim(info, context), stuck=why_stuck(read))
+
+    async def _with_claim(self, pod: PodInfo, context: StepContext) -> PodInfo:
+        """Return a pod with the cards that its claim was allocated, if it has one."""
+        if not pod.device_claim:
+            return pod
+        namespace = pod.record.namespace
+        try:
+            claim = await self._read(
+                decode_claim, RESOURCE_CLAIMS, pod.device_claim, namespace=namespace
+            )
+        except NotFound:
+            return pod
+        return with_claims((pod,), (claim,), context.nodes.values())[0]
 
     async def _target_problem(self, node: str) -> str:
         try:
@@ -191,7 +207,7 @@ def candidate(record: MoveRecord, pods: Iterable[PlacedPod]) -> PlacedPod | None
     known = record.status.replacement.uid if record.status.replacement else ""
 
     def by_reservation(pod: PlacedPod) -> bool:
-        return pod.info.annotations.get(names.MOVE) == record.id
+        return pod.info.record.move == record.id
 
     def made_since(pod: PlacedPod) -> bool:
         created = pod.info.created_at

@@ -309,7 +309,9 @@ def spec_of(
         ),
         source=source,
         target=target,
-        request=RequestedShare(mib=move.mib, cores=move.cores, slots=move.slots),
+        request=RequestedShare(
+            mib=move.mib, cores=move.cores, slots=move.slots, limit_mib=move.limit_mib
+        ),
         mode=move.mode,
         method=move.method,
         plan=move.plan,
@@ -374,6 +376,7 @@ def move_of(spec: MoveSpec) -> Move:
         mib=Mib(spec.request.mib),
         cores=spec.request.cores,
         slots=spec.request.slots,
+        limit_mib=Mib(spec.request.limit_mib),
         busy_ratio=spec.reason.busy_ratio,
         level_ratio=spec.reason.level_ratio,
         gain_points=spec.reason.gain_points,

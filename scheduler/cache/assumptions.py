@@ -158,10 +158,10 @@ class Assumptions:
     def under_way(self) -> Iterable[str]:
         """Return the pods of which a write may be under way: Bindings, and resizes of bound pods.
 
-        Of one that is merely nominated none is, nor of one for whose gang room is held.
+        Of one that is merely nominated none is, nor of one for whose gang room is held, or whose
+        claim is not allocated yet.
         """
-        assumed = self._ledger.assumed.items()
-        yield from (uid for uid, one in assumed if not one.nominated and not one.gang)
+        yield from tuple(self._watched.keys() & self._ledger.assumed.keys())
         yield from tuple(self._ledger.growing)
 
     def forget(self, uid: str) -> None:

@@ -101,6 +101,11 @@ class CacheComparer:
     def _overcommitted(self, name: str) -> int:
         """Log the overcommitted cards of a node, and return their number."""
         node_info = self._ledger.node(name, now=self._clock.now())
+        for one in self._ledger.assumed_on(name, but=""):
+            if node_info is not None and one.by_claim:
+                node_info = node_info.without_allocations(
+                    one.allocation.by_card, pod_uid=one.allocation.pod_uid
+                )
         over = (
             [
                 card

@@ -4,6 +4,7 @@ A pod holds what its claim was allocated, and nothing else of it says so. The ev
 claim and its node come in any order.
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -14,6 +15,7 @@ import msgspec
 from fracgpu.cards.card import CardUuid
 from fracgpu.device_claims.claim import DeviceClaim, held_of_cards
 from fracgpu.device_claims.devices import cards_by_device
+from fracgpu.device_claims.quota import claimed_mib
 from fracgpu.k8s.node_affinity import NodeRules
 from fracgpu.k8s.pod import decode_pod
 from fracgpu.k8s.scheduling.constraints import scheduling_constraints_of
@@ -23,6 +25,7 @@ from fracgpu.state.bound_pod import BoundPod, decode_bound_pod
 from fracgpu.state.ledger import discard
 from fracgpu.state.node_info import ObservedNode
 from fracgpu.state.pod_info import PodInfo, pod_info_of
+from fracgpu.state.reservation import MoveClaims
 from fracgpu.state.snapshot import PodAllocation
 from kube.informer import Change, ChangeType
 from kube.objects import ObjectKey
@@ -69,6 +72,11 @@ def decode_observed_pod(body: bytes) -> ObservedPod:
     return UnboundPod(info=pod_info_of(pod), rules=scheduling_constraints_of(pod).node)
 
 
+def any_pod(pod: ObservedPod) -> AnyPod:
+    """Return a pod as those know it who know nothing of claims."""
+    return pod if isinstance(pod, BoundPod) else pod.info
+
+
 def uid_of(pod: ObservedPod) -> str:
     """Return the UID of a pod."""
     return pod.uid if isinstance(pod, BoundPod) else pod.info.record.uid
@@ -81,10 +89,12 @@ class ClaimCache:
         core: its handlers are told of pods and nodes, and its ledger of claims.
         on_pod: called with each change of a pod, as the core is told of it.
         on_due: called with the UID of a pod for whose claim something may have to be done.
+        assignments: whether pods without a claim hold what they were assigned, by the extender.
 
     Attributes:
         pods: the pending pods that name a claim of ours, by UID.
         claims: all claims by ``namespace/name``.
+        claimed_mib: the sum of what they count, by namespace.
         nodes: what kube-scheduler reads of each node.
     """
 
@@ -94,12 +104,15 @@ class ClaimCache:
         *,
         on_pod: Callable[[Change[AnyPod]], None] = lambda _: None,
         on_due: Callable[[str], None] = lambda _: None,
+        assignments: bool = False,
     ) -> None:
         self._core = core
+        self._assignments = assignments
         self._on_pod = on_pod
         self._on_due = on_due
         self.pods: dict[str, UnboundPod] = {}
         self.claims: dict[str, DeviceClaim] = {}
+        self.claimed_mib: Counter[str] = Counter()
         self.nodes: dict[str, SchedulingNode] = {}
         self._why: dict[str, str] = {}
         self._pod_of: dict[str, str] = {}
@@ -119,6 +132,10 @@ class ClaimCache:
         """What holds cards by a claim, each as a pod, for the comparison with the ledger."""
         return self._holders.values()
 
+    def holds(self, uid: str) -> bool:
+        """Report whether a claim is counted under a UID."""
+        return uid in self._holders
+
     # -- changes ---------------------------------------------------------------------------------
 
     def pod_changed(self, change: Change[ObservedPod]) -> None:
@@ -129,8 +146,10 @@ class ClaimCache:
             self._disown(held, change.key.namespace, change.uid)
         if isinstance(pod, BoundPod):
             self._forget_pending(change.uid)
-            allocation = self._allocation_of(self._held.get(pod.uid), pod.uid, pod.node)
-            known: AnyPod = msgspec.structs.replace(pod, allocation=allocation)
+            known: AnyPod = pod
+            if held is not None or not self._assignments:
+                allocation = self._allocation_of(self._held.get(pod.uid), pod.uid, pod.node)
+                known = msgspec.structs.replace(pod, allocation=allocation)
         else:
             self._pending_changed(change, pod)
             known = self._explained(pod.info)
@@ -147,10 +166,12 @@ class ClaimCache:
         """Record a claim."""
         claim = change.object
         uid = self._pod_of.get(claim.key)
-        if change.type is ChangeType.DELETED:
-            self.claims.pop(claim.key, None)
-        else:
+        before = self.claims.pop(claim.key, None)
+        if before is not None:
+            self.claimed_mib[claim.namespace] -= claimed_mib(before)
+        if change.type is not ChangeType.DELETED:
             self.claims[claim.key] = claim
+            self.claimed_mib[claim.namespace] += claimed_mib(claim)
         gone = change.type is ChangeType.DELETED or not claim.devices
         self._count(claim, "" if claim.holder == claim.uid else claim.holder, gone=gone)
         if uid is not None:
@@ -177,6 +198,16 @@ class ClaimCache:
         self._node_of.update(dict.fromkeys(devices.values(), name))
         for uid in tuple(self._held_on.get(name, ())):
             self._hold(uid, self._held[uid])
+
+    def move_changed(self, change: Change[MoveClaims]) -> None:
+        """Record what a Move claims, and look at the pods that it holds cards for."""
+        self._core.handlers.move_changed(change)
+        reservation, hold = change.object.reservation, change.object.hold
+        owner = reservation.owner_uid if reservation is not None else ""
+        for uid, pod in tuple(self.pods.items()):
+            of_owner = pod.info.owner is not None and pod.info.owner[2] == owner
+            if of_owner or (hold is not None and hold.pod_uid == uid):
+                self._on_due(uid)
 
     def explain(self, pod: UnboundPod, why: str) -> None:
         """Have people told why no card fits a pod, of which kube-scheduler only says that."""
@@ -225,15 +256,15 @@ class ClaimCache:
         cards = [part.card for parts in choice.values() for part in parts]
         node = self._node_of.get(cards[0], "") if cards else ""
         if node:
-            self.assume(pod, node, choice)
+            self.assume(pod, node, choice, move=claim.move)
         else:
             self._core.ledger.forget(uid)
 
-    def assume(self, pod: UnboundPod, node: str, choice: Assignment) -> None:
+    def assume(self, pod: UnboundPod, node: str, choice: Assignment, *, move: str) -> None:
         """Count cards for a pod that it has not been allocated yet."""
         record = replace(pod.info.record, by_claim=True)
         self._core.ledger.assume(
-            record, node=node, assignment=choice, until=_FOREVER, host=pod.info.host
+            record, node=node, assignment=choice, until=_FOREVER, move=move, host=pod.info.host
         )
 
     def forget(self, uid: str) -> None:
@@ -309,7 +340,7 @@ class ClaimCache:
         if claim is None:
             return PodAllocation(pod_uid=uid, node=node, by_card={})
         cards = held_of_cards(claim, self._devices.get(claim.node, _NO_CARDS))
-        return PodAllocation(pod_uid=uid, node=claim.node, by_card=cards)
+        return PodAllocation(pod_uid=uid, node=claim.node, by_card=cards, move=claim.move)
 
 
 def _of(change: Change[Any], what: _T) -> Change[_T]:

@@ -6,6 +6,8 @@ know. Where no card fits the claim is left open, so that kube-scheduler says so 
 and autoscalers see it. A list of which kube-scheduler can take no card is replaced, a few times at
 most; then the claim is left open as well.
 
+Where pods of lower priority hold the cards, see `preemption.py`.
+
 A write without an answer is tried again: the name of the claim is the pod's own, so there is never
 a second one, and the UID and version that a deletion names are those that we have observed.
 """
@@ -14,6 +16,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from heapq import heappop, heappush
 from typing import Any, Final, Protocol
 
 import structlog
@@ -21,6 +24,8 @@ import structlog
 from fracgpu.device_claims.claim import DeviceClaim
 from fracgpu.device_claims.claims import claim_of
 from fracgpu.errors import RequestError
+from fracgpu.state.allocation import PodRecord
+from fracgpu.state.bound_pod import BoundPod
 from fracgpu.state.pod_info import PodInfo
 from kube.errors import (
     AlreadyExists,
@@ -32,16 +37,18 @@ from kube.errors import (
     TooManyRequests,
 )
 from kube.events import EventLevel, EventRecorder, Regarding
-from kube.kinds import PODS, RESOURCE_CLAIMS, Kind
+from kube.kinds import RESOURCE_CLAIMS, Kind
 from kube.retry import RetryPolicy
 from process.clock import Clock
 from scheduler.claims.cache import ClaimCache, ObservedPod, UnboundPod, uid_of
 from scheduler.claims.planner import ClaimPlanner, Plan, why_no_claim
+from scheduler.claims.preemption import Preemption, Preemptions
+from scheduler.claims.quota import ClaimQuota
 from scheduler.metrics import ClaimOutcome
 
 log = structlog.get_logger()
 
-_AT_ONCE: Final = 16  # writes
+_AT_ONCE: Final = 32  # writes
 _TICK_S: Final = 0.25
 _LOOK_S: Final = 2.0  # between two looks for what no event has told
 _SWEEP_S: Final = 30.0  # between two looks for claims whose pod is gone
@@ -51,6 +58,8 @@ _RETRY: Final = RetryPolicy(first_pause_s=0.2, longest_pause_s=10.0)
 # of a pod is 1 s at first and 10 s at last.
 _TRIES: Final = RetryPolicy(first_pause_s=2.0, longest_pause_s=15.0)
 _MOST_LISTS: Final = 5  # of a pod; then its claim is left open
+# Between two looks for victims for a pod whose claim is open.
+_VICTIMS: Final = RetryPolicy(first_pause_s=2.0, longest_pause_s=30.0)
 _EVENT_AGAIN_S: Final = 60.0
 
 
@@ -59,6 +68,8 @@ class EventReason(Enum):
 
     WAITING = "WaitingForCard"
     NO_CLAIM = "NoClaim"
+    PREEMPTED = "Preempted"  # as kube-scheduler calls it
+    QUOTA = "ExceededQuota"
 
 
 class ClaimWriter(Protocol):
@@ -86,8 +97,11 @@ class _Progress:
     Attributes:
         made: the UID of the claim that we created last, until it is observed.
         made_at_s: when.
+        claims: how many were made for it.
         lists: how many shortlists it was given.
         refused: nodes that were listed, and that kube-scheduler refuses for more than cards.
+        planned: the number of the last preemption when its claim was planned.
+        searches: how often no victims were found for it, and when they are looked for again.
         failures: in a row.
         due_s: when it is looked at again; None for when something changes.
         told: the last Event, and when it was written.
@@ -95,8 +109,11 @@ class _Progress:
 
     made: str = ""
     made_at_s: float = 0.0
+    claims: int = 0
     lists: int = 0
     refused: set[str] = field(default_factory=set)
+    planned: int = 0
+    searches: tuple[int, float] = (0, 0.0)
     failures: int = 0
     due_s: float | None = None
     told: tuple[str, float] = ("", 0.0)
@@ -109,6 +126,8 @@ class ClaimController:
         api: writes claims.
         cache: pods and claims as observed; calls :meth:`note` for what is due.
         planner: chooses the cards.
+        preemptions: chooses who leaves them, and from whom they are kept.
+        quota: says which claims may be made.
         find: returns the informer's copy of a pod by namespace and name.
         leads: whether this replica may write.
         recorder: writes Events on pods.
@@ -122,6 +141,8 @@ class ClaimController:
         api: ClaimWriter,
         cache: ClaimCache,
         planner: ClaimPlanner,
+        preemptions: Preemptions,
+        quota: ClaimQuota,
         *,
         find: Callable[[str, str], ObservedPod | None],
         leads: Callable[[], bool],
@@ -133,6 +154,8 @@ class ClaimController:
         self._api = api
         self._cache = cache
         self._planner = planner
+        self._preemptions = preemptions
+        self._quota = quota
         self._find = find
         self._leads = leads
         self._recorder = recorder
@@ -140,21 +163,39 @@ class ClaimController:
         self._limit_s = limit_s
         self._on_outcome = on_outcome
         self._progress: dict[str, _Progress] = {}
-        self._due: dict[str, None] = {}
+        self._due: set[str] = set()
+        self._queue: list[tuple[int, str, str]] = []
         self._wanted = asyncio.Event()
         self._busy: set[str] = set()
-        self._events: dict[str, tuple[PodInfo, EventReason, str]] = {}
+        self._again: set[str] = set()  # those of the busy that are due again
+        self._events: dict[str, tuple[Regarding, EventReason, str]] = {}
         self._event_wanted = asyncio.Event()
 
+    def quota_changed(self, namespace: str) -> None:
+        """Look soon at the pods of a namespace that have no claim."""
+        for uid, pod in self._cache.pods.items():
+            if pod.info.record.namespace == namespace and self._cache.claim_of(pod) is None:
+                self.note(uid)
+
     def note(self, uid: str) -> None:
-        """Look at a pod soon, once however often this is called until then."""
-        self._due[uid] = None
+        """Look at a pod soon, once however often this is called until then.
+
+        Pods are looked at in kube-scheduler's order: by priority, then by age.
+        """
+        pod = self._cache.pods.get(uid)
+        if pod is None or uid in self._due:
+            return
+        self._due.add(uid)
+        created = pod.info.created_at
+        heappush(self._queue, (-pod.info.priority, created.isoformat() if created else "", uid))
         self._wanted.set()
 
     async def run(self) -> None:
         """Follow the cache until cancelled; call it once all lists are read."""
         for uid in self._cache.pods:
             self._cache.count_first_choice(uid)
+        self._preemptions.adopt()
+        for uid in self._cache.pods:
             self.note(uid)
         async with asyncio.TaskGroup() as group:
             group.create_task(self._dispatch(), name="claims")
@@ -184,7 +225,7 @@ class ClaimController:
             if at % _LOOKED_AT_AT_ONCE == _LOOKED_AT_AT_ONCE - 1:
                 await self._clock.sleep(0)
             claim = self._cache.claim_of(pod)
-            if claim is None or (not claim.allocated and not claim.open):
+            if claim is None or not claim.allocated:
                 self.note(uid)
 
     # -- one pod ---------------------------------------------------------------------------------
@@ -198,17 +239,24 @@ class ClaimController:
             finally:
                 self._busy.discard(uid)
                 slots.release()
+                if uid in self._again:
+                    self._again.discard(uid)
+                    self.note(uid)
 
         async with asyncio.TaskGroup() as group:
             while True:
                 await slots.acquire()
-                uid = next((uid for uid in self._due if uid not in self._busy), None)
-                if uid is None:
+                if not self._queue:
                     slots.release()
                     self._wanted.clear()
                     await self._wanted.wait()
                     continue
-                del self._due[uid]
+                _, _, uid = heappop(self._queue)
+                self._due.discard(uid)
+                if uid in self._busy:
+                    self._again.add(uid)
+                    slots.release()
+                    continue
                 self._busy.add(uid)
                 group.create_task(handle(uid), name=f"claim of pod {uid}")
 
@@ -236,10 +284,96 @@ class ClaimController:
 
     async def _follow_up(self, pod: UnboundPod, claim: DeviceClaim, progress: _Progress) -> None:
         """Do what is due for a claim of ours that kube-scheduler has not allocated yet."""
-        if self._is_refused(pod, claim, progress):
+        uid, preemption = uid_of(pod), self._preemptions.of(uid_of(pod), claim)
+        held = self._planner.held(pod, without=progress.refused)
+        if held is not None and not claim.tolerated.issuperset(held.tolerated):
+            self._preemptions.end(uid)
             await self._replace(pod, claim, progress)
-        elif claim.open and not self._cache.is_explained(uid_of(pod)):  # by the leader before
+        elif self._preemptions.is_threat(pod, claim, planned=progress.planned):
+            progress.lists -= 0 if claim.open else 1  # it was not refused
+            await self._replace(pod, claim, progress)
+        elif preemption is not None:
+            await self._make_room(pod, claim, progress, preemption)
+        elif self._is_refused(pod, claim, progress):
+            self._note_refused(pod, claim, progress)
+            await self._replace(pod, claim, progress)
+        elif claim.open:
+            await self._look_again(pod, claim, progress)
+
+    async def _look_again(self, pod: UnboundPod, claim: DeviceClaim, progress: _Progress) -> None:
+        """Look whether an open claim can be replaced by a better one."""
+        uid = uid_of(pod)
+        if not self._cache.is_explained(uid):  # by the leader before
             self._cache.explain(pod, self._planner.plan(pod).why)
+        kept = self._preemptions.kept_from(pod)
+        if claim.excluded - kept and (not kept or self._planner.plan(pod).nodes):
+            await self._replace(pod, claim, progress)
+            return
+        if pod.info.unschedulable_since is None:  # there may be room
+            return
+        plan = await self._preempt(pod, progress)
+        if plan is None:
+            return
+        if await self._remove_own(pod, claim, progress):
+            await self._write(pod, plan, progress)
+        else:
+            self._preemptions.end(uid)
+
+    async def _preempt(self, pod: UnboundPod, progress: _Progress) -> Plan | None:
+        """Return what the claim is to list once others have left, or None; seldom if it is None."""
+        searches, due_s = progress.searches
+        if self._clock.monotonic() < due_s:
+            return None
+        nodes = self._planner.candidates(pod, without=progress.refused)
+        plan = await self._preemptions.find(pod, nodes)
+        pause_s = _VICTIMS.pause_s(searches + 1)
+        progress.searches = (
+            (searches + 1, self._clock.monotonic() + pause_s) if plan is None else (0, 0.0)
+        )
+        if plan is not None:
+            progress.planned = self._preemptions.number
+        return plan
+
+    async def _make_room(
+        self, pod: UnboundPod, claim: DeviceClaim, progress: _Progress, preemption: Preemption
+    ) -> None:
+        """Go on with a preemption, of which the claim lists the cards to be."""
+        over = self._preemptions.is_over(preemption)
+        if not over and not preemption.evicted:
+            progress.due_s = self._clock.monotonic() + _TICK_S
+            threats = self._threats_to(preemption)
+            for other in threats:
+                self.note(other)
+            if threats or await self._preemptions.evict(preemption):
+                return
+            over = True
+        if over or (
+            preemption.free_s is None and self._planner.plan(pod, without=progress.refused).nodes
+        ):
+            self._preemptions.end(uid_of(pod))
+            progress.due_s = None
+            self._note_refused(pod, claim, progress)
+            await self._replace(pod, claim, progress)
+
+    def _threats_to(self, preemption: Preemption) -> list[str]:
+        """Return the pods whose claims, or the ones that are being written, may take the cards."""
+        found: list[str] = []
+        for uid, pod in self._cache.pods.items():
+            if uid == preemption.pod or pod.info.priority > preemption.priority:
+                continue
+            claim, progress = self._cache.claim_of(pod), self._progress.get(uid, _Progress())
+            if claim is None or self._awaits_own(progress, claim):
+                writes = uid in self._busy or progress.made
+                threatens = bool(writes) and progress.planned < preemption.number
+            else:
+                threatens = (
+                    claim.holder == uid
+                    and not claim.allocated
+                    and not claim.terminating
+                    and self._preemptions.is_threat(pod, claim, planned=progress.planned)
+                )
+            found += [uid] if threatens else []
+        return found
 
     def _awaits_own(self, progress: _Progress, claim: DeviceClaim | None) -> bool:
         """Report whether the claim that we made last is not observed yet."""
@@ -253,8 +387,8 @@ class ClaimController:
         """Report whether kube-scheduler has tried the list, and can take none of it."""
         if claim.open or pod.info.unschedulable_since is None:
             return False
-        # The condition may still be that of the list before.
-        tried_s = _TRIES.pause_s(progress.lists - 1) if progress.lists > 1 else 0.0
+        # The condition may still be that of the claim before.
+        tried_s = _TRIES.pause_s(progress.claims - 1) if progress.claims > 1 else 0.0
         if self._clock.monotonic() - progress.made_at_s >= tried_s:
             return True
         progress.due_s = progress.made_at_s + tried_s
@@ -266,19 +400,27 @@ class ClaimController:
             if self._tell(pod.info, EventReason.NO_CLAIM, f"no claim can be made: {why}"):
                 self._on_outcome(ClaimOutcome.REFUSED)
             return
+        why = self._quota.admit(pod)
+        if why:
+            if self._tell(pod.info, EventReason.QUOTA, f"no claim is made: {why}"):
+                self._on_outcome(ClaimOutcome.WITHHELD)
+            return
         plan = self._plan(pod, progress)
+        if plan.cards is None and progress.lists < _MOST_LISTS:
+            plan = await self._preempt(pod, progress) or plan
         await self._write(pod, plan, progress)
 
     def _plan(self, pod: UnboundPod, progress: _Progress) -> Plan:
         """Return what the claim is to list, and count the best of it for the pod at once."""
         self._forget(pod)
-        if progress.lists >= _MOST_LISTS:
+        self._preemptions.end(uid_of(pod))
+        progress.planned = self._preemptions.number
+        plan = self._planner.plan(pod, without=progress.refused)
+        if progress.lists >= _MOST_LISTS and not plan.tolerated:
             plan = Plan(choice={}, cards=None, why="kube-scheduler takes none of the best cards")
-        else:
-            plan = self._planner.plan(pod, without=progress.refused)
         # There must be no await since the choice, or another pod could be given the same MiB.
         if plan.nodes:
-            self._cache.assume(pod, plan.nodes[0], plan.choice)
+            self._cache.assume(pod, plan.nodes[0], plan.choice, move=plan.move)
         return plan
 
     async def _write(self, pod: UnboundPod, plan: Plan, progress: _Progress) -> None:
@@ -286,7 +428,15 @@ class ClaimController:
         assert need is not None, "a pod that is planned for has a need"  # noqa: S101
         record = info.record
         try:
-            body = claim_of(record, info.device_claim, need, plan.cards, card_class=info.card_class)
+            body = claim_of(
+                record,
+                info.device_claim,
+                need,
+                plan.cards,
+                card_class=info.card_class,
+                but=self._preemptions.kept_from(pod),
+                tolerated=plan.tolerated,
+            )
             async with asyncio.timeout(self._limit_s):
                 created = await self._api.create(RESOURCE_CLAIMS, body, namespace=record.namespace)
         except AlreadyExists:
@@ -294,6 +444,7 @@ class ClaimController:
             self._retry(progress)
         except (RequestError, Forbidden, Invalid, NotFound) as error:
             self._forget(pod)
+            self._preemptions.end(uid_of(pod))
             self._failed(pod, progress, error)
         except (KubeError, TimeoutError) as error:
             # It may exist, so its cards go on counting.
@@ -302,6 +453,7 @@ class ClaimController:
             progress.made = created["metadata"]["uid"]
             progress.made_at_s = self._clock.monotonic()
             progress.failures = 0
+            progress.claims += 1
             progress.lists += plan.cards is not None
             self._on_outcome(ClaimOutcome.OPEN if plan.cards is None else ClaimOutcome.LISTED)
             log.info("claim_created", pod=record.key, claim=info.device_claim, nodes=plan.nodes)
@@ -309,12 +461,24 @@ class ClaimController:
                 self._cache.explain(pod, plan.why)
                 self._tell(info, EventReason.WAITING, f"waiting for a card: {plan.why}")
 
-    async def _replace(self, pod: UnboundPod, claim: DeviceClaim, progress: _Progress) -> None:
-        """Delete a claim that nothing was allocated for, and make another."""
+    def _note_refused(self, pod: UnboundPod, claim: DeviceClaim, progress: _Progress) -> None:
         # What fits and was listed is refused for something else, such as affinity to other pods.
         self._forget(pod)
         listed = self._cache.nodes_of(claim)
         progress.refused |= listed.intersection(self._planner.plan(pod).nodes)
+
+    async def _replace(self, pod: UnboundPod, claim: DeviceClaim, progress: _Progress) -> None:
+        """Delete a claim that nothing was allocated for, and make another."""
+        self._forget(pod)
+        if not await self._remove_own(pod, claim, progress):
+            return
+        self._on_outcome(ClaimOutcome.REPLACED)
+        now = self._cache.pods.get(uid_of(pod))
+        if now is not None and self._leads():
+            await self._create(now, progress)
+
+    async def _remove_own(self, pod: UnboundPod, claim: DeviceClaim, progress: _Progress) -> bool:
+        """Delete a claim that nothing was allocated for; report whether there is none now."""
         try:
             async with asyncio.timeout(self._limit_s):
                 await self._api.delete(
@@ -329,15 +493,12 @@ class ClaimController:
         except Conflict:  # it was allocated, or has changed: that will be observed
             self._cache.count_first_choice(uid_of(pod))
             self._retry(progress)
-            return
+            return False
         except (KubeError, TimeoutError) as error:
             self._cache.count_first_choice(uid_of(pod))
             self._failed(pod, progress, error)
-            return
-        self._on_outcome(ClaimOutcome.REPLACED)
-        now = self._cache.pods.get(uid_of(pod))
-        if now is not None and self._leads():
-            await self._create(now, progress)
+            return False
+        return True
 
     def _forget(self, pod: UnboundPod) -> None:
         self._cache.forget(uid_of(pod))
@@ -399,22 +560,26 @@ class ClaimController:
         if told and (told == note or now_s - told_s < _EVENT_AGAIN_S):
             return False
         progress.told = (note, now_s)
-        self._events[pod.record.uid] = (pod, reason, note)
-        self._event_wanted.set()
+        self._event(pod.record, reason, note)
         return True
+
+    def preempted(self, victim: BoundPod, preemption: Preemption) -> None:
+        """Write for whom a pod was evicted; not by name, which may be of another namespace."""
+        note = f"Preempted by pod {preemption.pod} on node {preemption.node}"
+        self._event(victim, EventReason.PREEMPTED, note)
+
+    def _event(self, pod: PodRecord | BoundPod, reason: EventReason, note: str) -> None:
+        where = Regarding.pod(pod)
+        self._events[pod.uid] = (where, reason, note)
+        self._event_wanted.set()
 
     async def _write_events(self) -> None:
         slots = asyncio.Semaphore(_AT_ONCE)
 
-        async def write(pod: PodInfo, reason: EventReason, note: str) -> None:
+        async def write(where: Regarding, reason: EventReason, note: str) -> None:
             try:
-                where = Regarding(
-                    kind=PODS,
-                    name=pod.record.name,
-                    namespace=pod.record.namespace,
-                    uid=pod.record.uid,
-                )
-                level = EventLevel.NORMAL if reason is EventReason.WAITING else EventLevel.WARNING
+                warns = reason in (EventReason.NO_CLAIM, EventReason.QUOTA)
+                level = EventLevel.WARNING if warns else EventLevel.NORMAL
                 await self._recorder.emit(where, reason=reason.value, note=note, level=level)
             finally:
                 slots.release()

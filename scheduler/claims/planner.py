@@ -5,11 +5,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from fracgpu import names
-from fracgpu.device_claims.claims import Shortlists, shortlists, too_large
+from fracgpu.device_claims.claims import Shortlists, refuse_too_large, shortlists
+from fracgpu.device_claims.taints import DeviceTaint, kept_for, reserved_by
+from fracgpu.errors import RequestError
 from fracgpu.k8s.node_affinity import NodeRules
 from fracgpu.k8s.scheduling.node_filters import CORDONED
 from fracgpu.k8s.scheduling.objects import SchedulingNode
 from fracgpu.placement.outcome import Placement
+from fracgpu.placement.placement import CardsOnNode
 from fracgpu.request.language import required_isolation
 from fracgpu.state.allocation import Assignment
 from fracgpu.state.pod_info import PodInfo
@@ -33,12 +36,16 @@ class Plan:
         nodes: the best first; none where no card fits now, and *why* then says why not.
         choice: the cards on the first of them.
         cards: the shortlist of each container; None to leave the claim open.
+        tolerated: the taints of the cards that Moves hold for the pod.
+        move: the Move whose reservation it consumes; empty if it consumes none.
     """
 
     nodes: tuple[str, ...] = ()
     choice: Assignment
     cards: Shortlists | None
     why: str = ""
+    tolerated: tuple[DeviceTaint, ...] = ()
+    move: str = ""
 
 
 def why_no_claim(pod: PodInfo) -> str:
@@ -47,7 +54,11 @@ def why_no_claim(pod: PodInfo) -> str:
         return pod.need_problem or "the pod has a claim of FracGPU's, and no grant"
     if pod.in_gang:
         return "gangs are not placed where kube-scheduler allocates the cards (wiring: claims)"
-    return too_large(pod.need)
+    try:
+        refuse_too_large(pod.need)
+    except RequestError as error:
+        return str(error)
+    return ""
 
 
 class ClaimPlanner:
@@ -65,18 +76,18 @@ class ClaimPlanner:
     def plan(self, pod: UnboundPod, *, without: Collection[str] = ()) -> Plan:
         """Return the best cards for a pod, of which none is on a node in *without*."""
         info = pod.info
-        labels = _wanted_labels(info)
-        candidates = tuple(
-            name
-            for name, node in self._nodes.items()
-            if name not in without and _takes(node, pod.rules, labels)
-        )
+        candidates = self.candidates(pod, without=without)
+        held = self._core.held_for(info, candidates)
+        if held is not None and self._has_host(info, held.placement.node):
+            return _of_held(info, held)
         args = ExtenderArgs(pod=info, node_names=candidates)
         ranked = self._core.extender.ranked(args)
         choices: dict[str, Assignment] = {}
         for name in ranked:
             placement = self._core.cards_on(info, name) if self._has_host(info, name) else None
             if isinstance(placement, Placement):
+                if placement.avoided and choices:  # then come only nodes with nothing but such
+                    break
                 choices[name] = placement.assignment
                 if len(choices) == NODES_LISTED:
                     break
@@ -86,9 +97,36 @@ class ClaimPlanner:
         why = _NO_HOST if ranked else self._core.extender.filter(args).reason or _NO_NODE
         return Plan(choice={}, cards=None, why=why)
 
+    def candidates(self, pod: UnboundPod, *, without: Collection[str] = ()) -> tuple[str, ...]:
+        """Return the nodes that a pod may run on, whatever is free there."""
+        labels = _wanted_labels(pod.info)
+        return tuple(
+            name
+            for name, node in self._nodes.items()
+            if name not in without and _takes(node, pod.rules, labels)
+        )
+
+    def held(self, pod: UnboundPod, *, without: Collection[str]) -> Plan | None:
+        """Return what a claim has to list because Moves hold cards for the pod; None if none do."""
+        plan = self.plan(pod, without=without) if self._core.may_be_held_for(pod.info) else None
+        return plan if plan is not None and plan.tolerated else None
+
     def _has_host(self, pod: PodInfo, node: str) -> bool:
         left = self._core.host_left(node, pod.record.uid)
         return left is None or not left.lacks(pod.host)
+
+
+def _of_held(pod: PodInfo, held: CardsOnNode) -> Plan:
+    """Return the plan with the cards that a Move holds for the pod, and no others."""
+    placement = held.placement
+    taint = reserved_by(held.move) if held.move else kept_for(pod.record.uid)
+    return Plan(
+        nodes=(placement.node,),
+        choice=placement.assignment,
+        cards=shortlists((placement.assignment,)),
+        tolerated=(taint,),
+        move=held.move,
+    )
 
 
 def _wanted_labels(pod: PodInfo) -> Sequence[tuple[str, str]]:

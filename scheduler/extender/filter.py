@@ -135,7 +135,7 @@ class Extender:
             return FilterResult(unresolvable=dict.fromkeys(names, pod.need_problem))
         if pod.need is None:
             return FilterResult(passed=names)
-        reserved = self._reserved_node(pod, names)
+        reserved = self.reserved_node(pod, names)
         if reserved:
             others = (name for name in names if name != reserved)
             return FilterResult(passed=(reserved,), failed=dict.fromkeys(others, _RESERVED))
@@ -159,7 +159,7 @@ class Extender:
             best=best,
         )
 
-    def _reserved_node(self, pod: PodInfo, names: Sequence[str]) -> str:
+    def reserved_node(self, pod: PodInfo, names: Sequence[str]) -> str:
         """Return the candidate on which a Move holds a card for the pod; empty if there is none.
 
         A reservation on a node that is no candidate, or on a card that cannot take the pod any
@@ -249,7 +249,7 @@ class Extender:
         self, pod: PodInfo, need: PodNeed, names: Sequence[str], found: _Candidates
     ) -> _Choice | None:
         # Where a card is reserved for it, or where its earlier Binding may have taken effect.
-        own = self._reserved_node(pod, names) or self._own_node(pod.record.uid, need)
+        own = self.reserved_node(pod, names) or self._own_node(pod.record.uid, need)
         if own and own in names:
             return _Choice(best=names.index(own), ranked=_NO_PLACES, quality=_NO_QUALITY)
         fits, avoided = found.fit.fits, found.fit.avoided

@@ -5,13 +5,14 @@ are looked at a few at a time, until there are as many as kube-scheduler itself 
 other requests are answered in between.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import compress
 from typing import Final
 from zlib import crc32
 
 import structlog
 
+from fracgpu.cards.card import CardUuid
 from fracgpu.k8s.disruption_budget import BudgetIndex, PodDisruptionBudget
 from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources
 from fracgpu.placement.node_matrix import NodeMatrix
@@ -19,9 +20,12 @@ from fracgpu.placement.placement import denied_cards
 from fracgpu.placement.preemption import (
     CandidateCount,
     PreemptionTarget,
+    Room,
     Victims,
     choose_victims,
     fits_if_emptied,
+    preemption_cost,
+    room_without,
 )
 from fracgpu.request.need import PodNeed, Strategy
 from fracgpu.state.bound_pod import BoundPod
@@ -40,7 +44,7 @@ _AT_ONCE: Final = 128
 
 
 class Preemptor:
-    """Chooses victims; kube-scheduler evicts them.
+    """Chooses victims; kube-scheduler evicts them, or whoever makes claims.
 
     What a Move reserves has no pod, so that no victim frees it.
 
@@ -70,11 +74,18 @@ class Preemptor:
         self._strategy = strategy
         self._clock = clock
 
-    async def preempt(self, args: PreemptionArgs) -> Mapping[str, Victims]:
+    async def preempt(
+        self,
+        args: PreemptionArgs,
+        *,
+        spared: Collection[str] = (),
+        closed: Callable[[], Collection[CardUuid]] = tuple,
+    ) -> Mapping[str, Victims]:
         """Return nodes of the request where preemption helps, each with its victims.
 
         All of them, if they are no more than kube-scheduler would look for. Other requests are
-        answered meanwhile: each node is judged by what is known of it at its turn.
+        answered meanwhile: each node is judged by what is known of it at its turn. Pods whose UID
+        is in *spared* are no victims, and cards that are *closed* are for others.
         """
         pod = args.pod
         if pod.need is None:
@@ -83,7 +94,9 @@ class Preemptor:
         budgets, count = BudgetIndex(self._budgets()), CandidateCount(len(args.proposed))
         nodes = self._nodes_to_try(args, pod.need)
         left = iter(nodes)
-        while not count.enough and (targets := self._next(pod, left, args.proposed)):
+        while not count.enough and (
+            targets := self._next(pod, left, args.proposed, spared, closed())
+        ):
             chosen = choose_victims(targets, pod.need, strategy=self._strategy(), budgets=budgets)
             for target, victims in zip(targets, chosen, strict=True):
                 # kube-scheduler treats a node without victims as an error; such a node is left out,
@@ -101,6 +114,42 @@ class Preemptor:
         )
         return found
 
+    async def room(
+        self,
+        pod: PodInfo,
+        nodes: Collection[str],
+        *,
+        spared: Collection[str] = (),
+        closed: Callable[[], Collection[CardUuid]] = tuple,
+    ) -> Room | None:
+        """Return the cheapest room for a pod that is made without a budget being violated.
+
+        It is right as of now, as long as the caller awaits nothing else first.
+
+        Args:
+            pod: the pod; it fits on no node.
+            nodes: those that it may run on.
+            spared: UIDs of pods that are no victims.
+            closed: returns the cards that are kept for others now.
+        """
+        if pod.need is None or not pod.preempts:
+            return None
+        args = PreemptionArgs(pod=pod, proposed=dict.fromkeys(nodes, frozenset()))
+        found = await self.preempt(args, spared=spared, closed=closed)
+        budgets, strategy = BudgetIndex(self._budgets()), self._strategy()
+        costs = {
+            node: preemption_cost(filter(None, map(self._bound_pods.get, victims.uids)))
+            for node, victims in found.items()
+            if not victims.violations
+        }
+        for node in sorted(costs, key=costs.__getitem__):
+            # Others were placed while the rest was looked at.
+            for target in self._next(pod, iter((node,)), args.proposed, spared, closed()):
+                room = room_without(target, pod.need, strategy=strategy, budgets=budgets)
+                if room is not None:
+                    return room
+        return None
+
     def _nodes_to_try(self, args: PreemptionArgs, need: PodNeed) -> Sequence[str]:
         """Return the nodes where preemption may help, beginning at another one for each pod.
 
@@ -114,12 +163,17 @@ class Preemptor:
         return possible[first:] + possible[:first]
 
     def _next(
-        self, pod: PodInfo, nodes: Iterator[str], proposed: Mapping[str, frozenset[str]]
+        self,
+        pod: PodInfo,
+        nodes: Iterator[str],
+        proposed: Mapping[str, frozenset[str]],
+        spared: Collection[str],
+        closed: Collection[CardUuid],
     ) -> Sequence[PreemptionTarget]:
         """Return the next nodes to look at, as they are now: no more than for one turn."""
         now, size = self._clock.now(), 0
         most = 1 if pod.need is not None and len(pod.need.containers) > 1 else _AT_ONCE
-        denied = denied_cards(self._ledger, pod, now=now)
+        denied = {*denied_cards(self._ledger, pod, now=now), *closed}
         found: list[PreemptionTarget] = []
         while size < most and (node := next(nodes, None)) is not None:
             node_info = self._ledger.node_but(node, pod.record.uid, now=now)
@@ -132,7 +186,11 @@ class Preemptor:
                     other.allocation.by_card, pod_uid=other.uid
                 )
             potential_victims = [
-                other for other in here if other.priority < pod.priority and not other.terminating
+                other
+                for other in here
+                if other.priority < pod.priority
+                and not other.terminating
+                and other.uid not in spared
             ]
             found.append(
                 PreemptionTarget(

@@ -231,7 +231,9 @@ def node_document(
                 node_info,
                 slices=_slices(card_info, node, holder, held),
                 unplaced=unplaced,
-                kept_for=waiting(card_info.kept_for) if card_info.kept_for else "",
+                kept_for=waiting(card_info.kept_for)
+                if card_info.kept_for and card_info.kept_for not in card_info.moves
+                else "",
             )
             for card_info in node_info.cards.values()
         ),

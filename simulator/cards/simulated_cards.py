@@ -5,6 +5,7 @@ import json
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -99,10 +100,9 @@ class SimulatedCards(Cards):
         await asyncio.to_thread(self._load)
         return CardList(
             cards=tuple(
-                _facts(card) for card in sorted(self._wire.cards, key=lambda listed: listed.index)
-            ),
-            driver=self._wire.driver,
-            family=self._wire.family,
+                replace(_facts(card), driver=self._wire.driver, family=self._wire.family)
+                for card in sorted(self._wire.cards, key=lambda listed: listed.index)
+            )
         )
 
     async def read(self) -> CardSamples:

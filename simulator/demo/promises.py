@@ -123,7 +123,6 @@ class Promise:
 
 # What of the story is left out with the wiring by claims, and why.
 LEFT_OUT_BY_CLAIMS: Final = (
-    "moving a pod off a hot card: the rebalancer does not know claims yet",
     "resizing a pod while it runs: what a claim was allocated never changes",
 )
 
@@ -135,7 +134,7 @@ def judge(facts: DemoFacts) -> tuple[Promise, ...]:
         _refused(facts.refusals),
         _never_overcommitted(facts.peaks),
         _limited(facts.limit, resizes=not facts.by_claims),
-        *(() if facts.by_claims else (_relieved(facts.heat),)),
+        _relieved(facts.heat),
         _none_lost(facts),
         _scraped(facts.scrape_targets),
     )

@@ -144,7 +144,7 @@ async def open_rig(settings: RigSettings, workdir: Path, clock: Clock) -> AsyncI
     """
     plans = plan_nodes(settings.nodes, settings.cards_per_node)
     wiring, by_claims = settings.wiring, settings.wiring is Wiring.CLAIMS
-    addresses = choose_addresses([plan.name for plan in plans], wiring)
+    addresses = choose_addresses([plan.name for plan in plans])
     async with AsyncExitStack() as stack:
         plane = await stack.enter_async_context(
             open_control_plane(

@@ -32,10 +32,10 @@ class Addresses:
         return {name: f"127.0.0.1:{port}" for name, port in self.telemetry.items()}
 
 
-def choose_addresses(nodes: Sequence[str], wiring: Wiring = Wiring.DEVICE_PLUGIN) -> Addresses:
+def choose_addresses(nodes: Sequence[str]) -> Addresses:
     """Return a free port for each server of each role."""
-    names = ["webhook", "scheduler", "certs", *(plugin_name(node) for node in nodes)]
-    names += [] if wiring is Wiring.CLAIMS else ["rebalancer"]
+    names = ["webhook", "scheduler", "certs", "rebalancer"]
+    names += [plugin_name(node) for node in nodes]
     ports = free_ports(len(names) + 3)
     return Addresses(
         webhook=ports[0],
@@ -83,7 +83,7 @@ def role_processes(
 ) -> tuple[RoleProcess, ...]:
     """Return every process of the demo; *times* are those of the rebalancer.
 
-    With the wiring by claims there is no extender, and no rebalancer.
+    With the wiring by claims there is no extender.
     """
     webhook = ("--listen-host", "127.0.0.1", "--listen-port", str(addresses.webhook))
     by_claims = wiring is Wiring.CLAIMS
@@ -103,7 +103,7 @@ def role_processes(
         RoleProcess(name="certs", role="certs", flags=("--extra-names", "127.0.0.1")),
         RoleProcess(name="webhook", role="webhook", flags=webhook),
         RoleProcess(name="scheduler", role="scheduler", flags=scheduler),
-        *(() if by_claims else (rebalancer,)),
+        rebalancer,
         *(
             RoleProcess(
                 name=plugin_name(node), role="deviceplugin", flags=_plugin(node, place), node=node

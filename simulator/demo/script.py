@@ -91,10 +91,8 @@ class Script:
         if rig.wiring is Wiring.CLAIMS:
             for part in LEFT_OUT_BY_CLAIMS:
                 rig.observer.add_event_line(f"left out with the wiring by claims: {part}")
-            await self._until(self._scraped)
-            progress.step = "every pod runs: watching that it stays so"
-            return
-        await self._resize()
+        else:
+            await self._resize()
         progress.step = "letting a card run hot"
         await rig.kube.create(PDBS, disruption_budget())
         await self._submit(heating_workload())

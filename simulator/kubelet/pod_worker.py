@@ -293,9 +293,7 @@ class PodWorker:
             await self._parts.clock.sleep(_API_PAUSE_S)
 
     async def _event(self, level: EventLevel, reason: str, note: str) -> None:
-        regarding = Regarding(
-            kind=PODS, name=self.pod.name, namespace=self.pod.namespace, uid=self.pod.uid
-        )
+        regarding = Regarding.pod(self.pod)
         await self._parts.events.emit(regarding, reason=reason, note=note, level=level)
 
     async def _let_go(self) -> None:

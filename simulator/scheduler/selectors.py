@@ -29,6 +29,8 @@ _COMPARISON: Final = re.compile(
         | \ in\ (?P<among>\[(?:{_TEXT}(?:,\s*{_TEXT})*)?\])
         | \.contains\((?P<contains>{_TEXT})\)
         | \.lowerAscii\(\)\.matches\((?P<matches>{_TEXT})\) )
+    | !\(device\.attributes\[(?P<not_domain>{_TEXT})\]\.(?P<not_attribute>\w+)
+      \ in\ (?P<not_among>\[(?:{_TEXT}(?:,\s*{_TEXT})*)?\])\)
     | device\.capacity\[(?P<capacity_domain>{_TEXT})\]\.(?P<capacity>\w+)
       \.compareTo\(quantity\((?P<amount>{_TEXT})\)\)\ (?P<order><=|>=|<|>)\ 0
     """,
@@ -90,6 +92,9 @@ def _test(found: dict[str, str]) -> _Test:
             return lambda driver, device: holds(
                 quantity.parse(_member(driver, device, "capacity", domain, name)["value"]), limit
             )
+        case {"not_attribute": name, "not_domain": domain, "not_among": listed}:
+            test = _attribute_test({"domain": domain, "attribute": name, "among": listed})
+            return lambda driver, device: not test(driver, device)
         case _:
             return _attribute_test(found)
 

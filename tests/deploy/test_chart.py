@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -516,30 +516,48 @@ def test_the_claims_wiring_has_no_scheduler_of_ours_and_no_right_to_place_a_pod(
         for verb in rule["verbs"]
         if resource.startswith(("pods/", "resourceclaims/"))
         or (resource == "pods" and verb == "create")
-    }
-    assert not [
-        one
-        for one in objects
-        if "rebalancer" in one["metadata"]["name"] and "spec" in one and one["kind"] == "Deployment"
-    ]
+    } - {("pods/eviction", "create")}
 
 
-def test_nobody_misses_a_rebalancer_where_none_is_deployed() -> None:
-    missed = {}
-    for wiring in ("claims", "devicePlugin"):
-        operator = {"enabled": "always"}
-        objects = rendered({"wiring": wiring, "prometheus": {"operator": operator}})
-        (rules,) = (body for body in objects if body["kind"] == "PrometheusRule")
-        (alert,) = (
-            rule
-            for group in rules["spec"]["groups"]
-            for rule in group["rules"]
-            if rule.get("alert") == "FracGPURoleNotScraped"
-        )
-        missed[wiring] = re.findall(r'"role", "(\w+)"', alert["expr"])
+@pytest.mark.parametrize("wiring", ["devicePlugin+claims", "claims+devicePlugin"])
+def test_with_both_wirings_there_is_what_each_of_them_needs(wiring: str) -> None:
+    def rules_in(found: Iterable[Json]) -> set[tuple[str, str, str]]:
+        return {
+            (one["metadata"]["name"], resource, verb)
+            for one in found
+            if one["kind"] in ("Role", "ClusterRole")
+            for rule in one.get("rules") or []
+            for resource in rule["resources"]
+            for verb in rule["verbs"]
+        }
 
-    assert missed["claims"] == ["webhook", "scheduler", "certs"]
-    assert missed["devicePlugin"] == ["webhook", "scheduler", "rebalancer", "certs"]
+    def kinds_in(found: Iterable[Json]) -> set[tuple[str, str]]:
+        return {(one["kind"], one["metadata"]["name"]) for one in found}
+
+    both = rendered({"wiring": wiring})
+    each = [rendered({"wiring": one}) for one in wiring.split("+")]
+
+    assert rules_in(both) == rules_in(each[0]) | rules_in(each[1])
+    assert kinds_in(both) == kinds_in(each[0]) | kinds_in(each[1])
+    (config,) = (one for one in both if one["metadata"]["name"] == "fracgpu-config")
+    assert config["data"]["wiring"] == wiring
+
+
+def test_the_roles_restart_where_the_wiring_changes() -> None:
+    """Each reads it when it starts."""
+
+    def marks_in(wiring: str) -> dict[str, str]:
+        return {
+            one["metadata"]["name"]: one["spec"]["template"]["metadata"]["annotations"][
+                "checksum/wiring"
+            ]
+            for one in rendered({"wiring": wiring})
+            if one["kind"] in ("Deployment", "DaemonSet")
+        }
+
+    before, after = marks_in("devicePlugin"), marks_in("devicePlugin+claims")
+    assert before.keys() == after.keys()
+    assert not set(before.values()) & set(after.values())
 
 
 @pytest.mark.parametrize(
@@ -549,7 +567,7 @@ def test_nobody_misses_a_rebalancer_where_none_is_deployed() -> None:
         ({"scheduler": {"mode": "cluster"}}, "1.36.2", "scheduler.mode is cluster with wiring"),
         ({"wiring": "both"}, "1.36.2", "wiring"),
         ({"mps": {"enabled": True}}, "1.36.2", "leave mps.enabled out"),
-        ({"config": {"rebalancer": {"mode": "active"}}}, "1.36.2", "no rebalancer runs"),
+        ({"deviceplugin": {"readAsNode": True}}, "1.36.2", "leave deviceplugin.readAsNode out"),
     ],
 )
 def test_where_claims_cannot_work_the_chart_says_why(

@@ -14,7 +14,7 @@ from component.placement_config import KEY as PLACEMENT_KEY
 from component.placement_config import parse_strategy
 from component.pool_config import KEY as POOLS_KEY
 from component.pool_config import parse_pools
-from component.wiring import DEFAULT_WIRING, parse_wiring
+from component.wiring import Wirings, parse_wirings
 from deviceplugin.settings import DevicePluginSettings
 from fracgpu import names
 from fracgpu.disruption.policy import Mode
@@ -162,7 +162,7 @@ def test_the_configuration_that_ships_is_one_the_roles_read() -> None:
     data = only("ConfigMap", names.CONFIG_MAP)["data"]
 
     assert set(data) == set(KEYS)
-    assert parse_wiring(data[WIRING]) is DEFAULT_WIRING
+    assert parse_wirings(data[WIRING]) == Wirings()
     assert parse_admission(data[ADMISSION_KEY], base=AdmissionConfig()) == AdmissionConfig()
     assert parse_strategy(data[PLACEMENT_KEY]) is DEFAULT_STRATEGY
     assert not parse_pools(data[POOLS_KEY])

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from deviceplugin.cards.interface import (
     CardSamples,
     CardsUnavailableError,
     DeviceNode,
+    SkippedCard,
 )
 from deviceplugin.claims import SlotHolder
 from deviceplugin.container.interposer import Interposer
@@ -58,12 +60,13 @@ def facts(card: Card) -> CardHardware:
     )
 
 
-def a_card_list(*cards: Card, **fields: Any) -> CardList:
-    return CardList(cards=tuple(facts(card) for card in cards), **fields)
+def a_card_list(*cards: Card, left_out: Sequence[SkippedCard] = (), **hardware: Any) -> CardList:
+    hardwares = tuple(replace(facts(card), **hardware) for card in cards)
+    return CardList(cards=hardwares, left_out=tuple(left_out))
 
 
-def an_inventory(*cards: Card, **fields: Any) -> Inventory:
-    return Inventory(card_list=a_card_list(*cards, **fields))
+def an_inventory(*cards: Card, **facts: Any) -> Inventory:
+    return Inventory(card_list=a_card_list(*cards, **facts))
 
 
 class FakeCards(Cards):

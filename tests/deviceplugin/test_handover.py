@@ -206,7 +206,7 @@ async def test_with_claims_the_next_agent_serves_at_once_and_acts_after_the_firs
     with short_folder() as root:
         first, following = a_plugin(root), a_plugin(root)
         one, other = (
-            ClaimsHandover(rig.server, clock=rig.clock, on_wait=lambda: None)
+            ClaimsHandover(rig.server, rig.server.folder, clock=rig.clock, on_wait=lambda: None)
             for rig in (first, following)
         )
         async with asyncio.TaskGroup() as group:

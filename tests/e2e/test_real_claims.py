@@ -124,6 +124,10 @@ async def test_the_controller_needs_no_right_but_that_to_make_and_delete_claims(
 _READS: Final = ("get", "list", "watch")
 _RULES: Final = (
     {"apiGroups": [""], "resources": ["pods", "nodes"], "verbs": ["list", "watch"]},
+    {"apiGroups": ["fracgpu.io"], "resources": ["moves"], "verbs": ["list", "watch"]},
+    {"apiGroups": ["policy"], "resources": ["poddisruptionbudgets"], "verbs": ["list", "watch"]},
+    {"apiGroups": [""], "resources": ["resourcequotas"], "verbs": ["list", "watch"]},
+    {"apiGroups": [""], "resources": ["pods/eviction"], "verbs": ["create"]},
     {
         "apiGroups": ["resource.k8s.io"],
         "resources": ["resourceclaims"],

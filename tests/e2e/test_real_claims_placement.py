@@ -1,4 +1,4 @@
-"""How much of a cluster is allocated when stock kube-scheduler chooses, and when we list cards.
+"""How much of a cluster is allocated when kube-scheduler chooses, and when we list cards or choose.
 
 The trace is Alibaba's openb, which is not part of this project: OPENB_CSV names its folder.
 """
@@ -6,23 +6,29 @@ The trace is Alibaba's openb, which is not part of this project: OPENB_CSV names
 import csv
 import os
 import random
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Final
 
 import msgspec
 import pytest
 
+from fracgpu import names
 from fracgpu.cards.card import Card, CardUuid
 from fracgpu.device_claims.claims import claim_of
 from fracgpu.state.pod_info import decode_pod_info
 from fracgpu.units import Mib
+from kube.client import KubeClient
 from kube.kinds import PODS, RESOURCE_CLAIMS
+from simulator.envtest.control_plane import ControlPlane
 from tests.support.claims import a_claiming_node, a_claiming_pod
-from tests.support.gpu import Json, some_cards
-from tests.support.real_claims import ClaimsCluster, real_claims
+from tests.support.gpu import Json, a_sharing_node, some_cards
+from tests.support.real_claims import real_claims
+from tests.support.real_scheduler import real_scheduler
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
@@ -47,17 +53,41 @@ class _Arrival:
     def gpu(self) -> int:
         return self.cards * self.milli
 
-    def body(self) -> Json:
+    def body(self, way: "_Way") -> Json:
         requests = {"cpu": f"{self.cpu}m", "memory": f"{self.mem}Mi"}
-        if self.cards:
-            pod = a_claiming_pod(self.name, self.milli * _MIB_PER_MILLI, cards=self.cards)
+        mib = self.milli * _MIB_PER_MILLI
+        if self.cards and way is not _Way.EXTENDER:
+            pod = a_claiming_pod(self.name, mib, cards=self.cards)
             pod["spec"]["containers"][0]["resources"]["requests"] = requests
             return pod
-        container = {"name": "main", "image": "x", "resources": {"requests": requests}}
+        limits, notes, spec = {}, {}, {}
+        if self.cards:
+            limits = {names.GPU_MEM: str(mib * self.cards), names.GPU_SLOT: str(self.cards)}
+            notes = {names.MEMORY: f"{mib}Mi", names.CARDS: str(self.cards)}
+            spec = {"schedulerName": names.SCHEDULER_NAME}
+        resources = {"requests": {**requests, **limits}, "limits": limits}
+        container = {"name": "train", "image": "x", "resources": resources}
         return {
-            "metadata": {"name": self.name, "namespace": "default"},
-            "spec": {"containers": [container]},
+            "metadata": {"name": self.name, "namespace": "default", "annotations": notes},
+            "spec": {"containers": [container], **spec},
         }
+
+
+class _Way(Enum):
+    """Who chooses the cards."""
+
+    PLAIN = "plain claims"
+    LISTED = "claims with shortlists"
+    EXTENDER = "extender"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Figures:
+    """What a run showed: of the cards' memory, of pods that arrive one by one, and for each pod."""
+
+    allocated_percent: float
+    pods_per_s: float
+    scheduler_cpu_ms: float
 
 
 def _rows(folder: str, name: str) -> list[dict[str, str]]:
@@ -65,7 +95,9 @@ def _rows(folder: str, name: str) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def _world(folder: str) -> tuple[Mapping[str, Json], Mapping[str, Sequence[Card]], list[_Arrival]]:
+def _world(
+    folder: str, way: "_Way"
+) -> tuple[Mapping[str, Json], Mapping[str, Sequence[Card]], list[_Arrival]]:
     """Return some nodes of the trace with their cards, and pods that ask for 100 % of these."""
     draw = random.Random(_SEED)  # noqa: S311 - the same draw each time
     rows = draw.sample(_rows(folder, "openb_node_list_gpu_node.csv"), _NODES)
@@ -82,7 +114,8 @@ def _world(folder: str) -> tuple[Mapping[str, Json], Mapping[str, Sequence[Card]
             )
             for at in range(int(row["gpu"]))
         ]
-        node = a_claiming_node(name, cards[name], cpu=f"{row['cpu_milli']}m")
+        a_node = a_sharing_node if way is _Way.EXTENDER else a_claiming_node
+        node = a_node(name, cards=cards[name], cpu=f"{row['cpu_milli']}m")
         node["status"]["allocatable"] |= {"memory": f"{row['memory_mib']}Mi", "pods": "1000"}
         nodes[name] = node
     asked, goal = 0, 1000 * sum(map(len, cards.values()))
@@ -100,11 +133,13 @@ def _world(folder: str) -> tuple[Mapping[str, Json], Mapping[str, Sequence[Card]
         arrivals.append(_Arrival(name, *amounts, count, milli))
 
 
-async def _arrive(cluster: ClaimsCluster, arrival: _Arrival, *, plain: bool) -> None:
-    """Create a pod, and delete it again if kube-scheduler finds no node for it."""
-    client = cluster.client
-    created = await client.create(PODS, arrival.body(), namespace="default")
-    if plain and arrival.cards:
+async def _arrive(
+    client: KubeClient, arrival: _Arrival, way: _Way, is_open: Callable[[str], Awaitable[bool]]
+) -> bool:
+    """Create a pod, and delete it again if kube-scheduler finds no node for it; report which."""
+    created = await client.create(PODS, arrival.body(way), namespace="default")
+    uid = created["metadata"]["uid"]
+    if way is _Way.PLAIN and arrival.cards:
         info = decode_pod_info(msgspec.json.encode(created))
         assert info.need is not None
         body = claim_of(info.record, info.device_claim, info.need, None)
@@ -117,29 +152,78 @@ async def _arrive(cluster: ClaimsCluster, arrival: _Arrival, *, plain: bool) -> 
         conditions = pod["status"].get("conditions") or ()
         if not any(one.get("reason") == "Unschedulable" for one in conditions):
             return False
-        if plain or not arrival.cards:
-            return True
-        # The list may be replaced still; an open claim is the last word.
-        claims = [one for one in await cluster.claims() if one.owner]
-        mine = [one for one in claims if one.owner and one.owner.uid == pod["metadata"]["uid"]]
-        return bool(mine) and mine[0].open
+        # A list may be replaced still; an open claim is the last word.
+        return way is not _Way.LISTED or not arrival.cards or await is_open(uid)
 
     await until(decided, what=f"kube-scheduler's answer for {arrival}", limit_s=60)
     pod = await client.get_object(PODS, arrival.name, namespace="default")
-    if not pod["spec"].get("nodeName"):
-        await client.delete(PODS, arrival.name, namespace="default", grace_s=0)
+    if pod["spec"].get("nodeName"):
+        return True
+    await client.delete(PODS, arrival.name, namespace="default", grace_s=0)
+    return False
 
 
-async def _allocated(workdir: Path, folder: str, *, plain: bool) -> float:
-    """Return how much of the cards is allocated, in per cent."""
-    nodes, cards, arrivals = _world(folder)
+async def _replay(
+    api: ControlPlane,
+    client: KubeClient,
+    arrivals: Sequence[_Arrival],
+    way: _Way,
+    *,
+    cards: int,
+    is_open: Callable[[str], Awaitable[bool]],
+) -> _Figures:
+    began_s, before_s = time.monotonic(), _cpu_s(api.pids["kube-scheduler"])
+    held = bound = 0
+    for arrival in arrivals:
+        if await _arrive(client, arrival, way, is_open):
+            held += arrival.gpu
+            bound += 1
+    spent_s = _cpu_s(api.pids["kube-scheduler"]) - before_s
+    return _Figures(
+        allocated_percent=100 * held / (1000 * cards),
+        pods_per_s=bound / (time.monotonic() - began_s),
+        scheduler_cpu_ms=1000 * spent_s / len(arrivals),
+    )
+
+
+async def _with_claims(workdir: Path, folder: str, way: _Way) -> _Figures:
+    nodes, cards, arrivals = _world(folder, way)
+    count = sum(map(len, cards.values()))
     async with real_claims(workdir, cards, nodes=nodes) as cluster:
-        async with nullcontext() if plain else cluster.controller():  # which knows of no pod yet
-            for arrival in arrivals:
-                await _arrive(cluster, arrival, plain=plain)
+
+        async def is_open(uid: str) -> bool:
+            return any(one.holder == uid and one.open for one in await cluster.claims())
+
+        # The controller knows of no pod yet.
+        async with nullcontext() if way is _Way.PLAIN else cluster.controller():
+            found = await _replay(
+                cluster.api, cluster.client, arrivals, way, cards=count, is_open=is_open
+            )
         assert await cluster.overbooked() == []
         held = sum(one.amounts.mib for claim in await cluster.claims() for one in claim.devices)
-        return 100 * held / (1000 * _MIB_PER_MILLI * sum(map(len, cards.values())))
+        assert held == pytest.approx(found.allocated_percent * 10 * _MIB_PER_MILLI * count)
+        return found
+
+
+async def _with_extender(workdir: Path, folder: str) -> _Figures:
+    nodes, cards, arrivals = _world(folder, _Way.EXTENDER)
+
+    def configure(written: Json) -> None:
+        written["profiles"].append({"schedulerName": "default-scheduler"})
+        written["clientConnection"] |= {"qps": 1000, "burst": 1000}
+
+    async def nothing_is_open(_: str) -> bool:
+        return False
+
+    async with real_scheduler(workdir, list(nodes.values()), configure=configure) as cluster:
+        return await _replay(
+            cluster.api,
+            cluster.client,
+            arrivals,
+            _Way.EXTENDER,
+            cards=sum(map(len, cards.values())),
+            is_open=nothing_is_open,
+        )
 
 
 async def test_shortlists_allocate_more_than_kube_scheduler_does_by_itself(
@@ -148,14 +232,19 @@ async def test_shortlists_allocate_more_than_kube_scheduler_does_by_itself(
     folder = os.environ.get(_CSV)
     if not folder:
         pytest.skip(f"{_CSV} is not set: no trace to replay")
-    workdirs = tmp_path / "plain", tmp_path / "listed"
-    for workdir in workdirs:
+    found: dict[_Way, _Figures] = {}
+    for way in _Way:
+        workdir = tmp_path / way.name
         workdir.mkdir()
-    plain = await _allocated(workdirs[0], folder, plain=True)
-    listed = await _allocated(workdirs[1], folder, plain=False)
-    record_property("allocated_percent", {"plain": plain, "listed": listed})
+        if way is _Way.EXTENDER:
+            found[way] = await _with_extender(workdir, folder)
+        else:
+            found[way] = await _with_claims(workdir, folder, way)
+        record_property(way.value, found[way])
+        print(way.value, found[way])  # noqa: T201 - with pytest -s
 
-    assert listed >= plain + 1.5
+    percents = {way: figures.allocated_percent for way, figures in found.items()}
+    assert percents[_Way.LISTED] >= percents[_Way.PLAIN] + 1.5
 
 
 async def test_a_shortlist_costs_kube_scheduler_at_most_six_times_an_open_claim(

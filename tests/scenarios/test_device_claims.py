@@ -15,7 +15,7 @@ from fracgpu import names
 from fracgpu.device_claims.selectors import listed_cards
 from fracgpu.k8s.container import ContainerKind
 from kube.client import KubeClient
-from kube.kinds import PODS, RESOURCE_CLAIMS
+from kube.kinds import PODS, RESOURCE_CLAIMS, RESOURCE_QUOTAS
 from simulator.apiserver.server import ApiServer
 from tests.support.api_gate import ApiGate, claiming
 from tests.support.claims import a_claiming_pod
@@ -208,3 +208,53 @@ async def test_a_shortlist_names_cards_that_the_scheduler_takes(world: ClaimsWor
     (selector,) = body["spec"]["devices"]["requests"][0]["exactly"]["selectors"]
     listed = [card.lower() for card in listed_cards(selector["cel"]["expression"])]
     assert claim.devices[0].device in listed
+
+
+async def test_a_pod_of_lower_priority_leaves_and_nobody_takes_its_card(world: ClaimsWorld) -> None:
+    await world.add_node("n", some_cards("n", count=1, mib=8_000))
+    world.start_leader("one")
+    await world.kube.create(PODS, a_claiming_pod("low", 6_000))
+    await world.until_bound(1)
+    await create_all(world, [a_claiming_pod(f"waits-{number}", 6_000) for number in range(3)])
+
+    async def all_wait() -> bool:
+        claims = await world.claims()
+        return sum(claim.open for claim in claims) == 3
+
+    await until(all_wait, what="the others wait")
+    await world.kube.create(PODS, a_claiming_pod("high", 6_000, priority=1_000))
+
+    async def leaves() -> bool:
+        return "deletionTimestamp" in (await world.pods())["low"]["metadata"]
+
+    await until(leaves, what="the pod of lower priority is evicted")
+    await world.kill("one")
+    world.start_leader("two")
+    await world.kube.delete(PODS, "low", namespace="default", grace_s=0)
+
+    async def high_is_bound() -> bool:
+        return "high" in await world.bound()
+
+    await until(high_is_bound, what="the pod of higher priority is bound")
+    assert set(await world.bound()) == {"high"}
+
+
+async def test_no_claim_is_made_beyond_the_quota_until_it_is_raised(world: ClaimsWorld) -> None:
+    await world.add_node("n", some_cards("n", count=2, mib=8_000))
+    hard = {"requests.fracgpu.io/gpu-mem": "9000"}
+    quota = {"metadata": {"name": "cards"}, "spec": {"hard": hard}}
+    await world.kube.create(RESOURCE_QUOTAS, quota, namespace="default")
+    world.start_leader("one")
+    await create_all(world, [a_claiming_pod(f"p{number}", 4_000) for number in range(4)])
+    await world.until_bound(2)
+
+    async def told() -> bool:
+        events = [await world.events(f"p{number}", "ExceededQuota") for number in range(4)]
+        return sum(map(bool, events)) == 2
+
+    await until(told, what="an Event of each pod beyond the quota")
+    assert len(await world.claims()) == 2
+    raised = {"spec": {"hard": {"requests.fracgpu.io/gpu-mem": "16000"}}}
+    await world.kube.patch(RESOURCE_QUOTAS, "cards", raised, namespace="default")
+
+    await world.until_bound(4)

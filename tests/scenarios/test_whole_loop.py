@@ -66,23 +66,14 @@ async def test_the_promises_hold_although_every_role_is_killed_when_it_is_needed
 async def test_with_the_wiring_by_claims_the_promises_hold_although_roles_are_killed() -> None:
     async with a_rig(Wiring.CLAIMS) as rig:
         progress = Progress()
-        killed = ("scheduler", "webhook", plugin_name("gpu-node-1"))
         async with asyncio.TaskGroup() as group:
-            saboteur = group.create_task(_kill_when_pods_wait(rig, progress, killed))
+            saboteur = group.create_task(_sabotage(rig, progress))
             promises = await play(rig, progress)
             saboteur.cancel()
 
         assert [promise for promise in promises if not promise.held] == []
-        assert min(rig.supervisor.starts(name) for name in killed) >= 2
-        assert "rebalancer" not in rig.supervisor.names()
-
-
-async def _kill_when_pods_wait(rig: Rig, progress: Progress, killed: tuple[str, ...]) -> None:
-    await until_true(
-        lambda: progress.step.startswith("waiting until every pod runs"), what="pods wait"
-    )
-    for name in killed:
-        rig.supervisor.kill(name)
+        for name in {name for names in DEATHS.values() for name in names}:
+            assert rig.supervisor.starts(name) >= 2, f"{name} was not killed"
 
 
 async def _bare_pods_run(rig: Rig) -> None:

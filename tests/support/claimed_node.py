@@ -29,9 +29,11 @@ from tests.support.waiting import until
 Json = dict[str, Any]
 
 
-async def start_stock_scheduling(api: ControlPlane, client: KubeClient) -> None:
+async def start_stock_scheduling(
+    api: ControlPlane, client: KubeClient, *, wiring: str = "claims"
+) -> None:
     """Start the stock kube-scheduler and controllers, with what the chart installs for claims."""
-    await install_claims(client)
+    await install_claims(client, wiring)
     await api.start_controller_manager(WITHOUT_NODES)
     await start_stock_scheduler(api, api.kubeconfig(api.workdir / "stock.kubeconfig"))
 

@@ -102,6 +102,7 @@ def a_claiming_node(name: str, cards: Sequence[Card], *, cpu: str = "64") -> Jso
     amounts = node["status"]["allocatable"]
     left = {key: value for key, value in amounts.items() if not key.startswith(names.PREFIX)}
     node["status"] |= {"capacity": left, "allocatable": left}
+    node["metadata"]["annotations"][names.NODE_IDENTITY] = names.IDENTITY_CLAIMS
     return node
 
 

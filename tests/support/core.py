@@ -122,7 +122,8 @@ def small_nodes(draw: st.DrawFn) -> NodeInfo:
         str(card.uuid): an_allocation(
             mib := draw(st.integers(0, card.capacity_mib)),
             cores=draw(st.sampled_from([0, 0, 30, 80])),
-            borrow_mib=draw(st.integers(0, max(card.limits_mib - mib, 0))),
+            # Also where nothing limits: of pods that began before the card lost its limits.
+            borrow_mib=draw(st.integers(0, max((card.limits_mib or card.capacity_mib) - mib, 0))),
         )
         for card in cards
         if draw(st.booleans())

@@ -218,11 +218,11 @@ def with_claims(**changed: Any) -> Facts:
     facts: dict[str, Any] = {
         "config_maps": tuple(maps),
         "by_claims": True,
-        "deployments": tuple(
-            body for body in plain.deployments if name_of(body) != names.REBALANCER
-        ),
         "slices": (a_slice("fracgpu-webhook-x2c4f", "10.1.0.3", service="fracgpu-webhook"),),
-        "leases": (a_lease("fracgpu-scheduler-extender", LEADER),),
+        "leases": (
+            a_lease("fracgpu-scheduler-extender", LEADER),
+            a_lease(names.REBALANCER, "fracgpu-rebalancer-0"),
+        ),
         "scheduler_configurations": {},
         "device_classes": (a_class("fracgpu"), a_class("fracgpu-placed")),
         "card_slices": (cards_of(NODE),),

@@ -77,6 +77,7 @@ class Node:
     cards: tuple[Card, ...]
     group: asyncio.TaskGroup
     options: Mapping[str, Any] = field(default_factory=dict)
+    drain_wait_s: float = 0.0
     agent: "asyncio.Task[int] | None" = None
     service: Service | None = None
     stopping: asyncio.Event | None = None
@@ -97,7 +98,7 @@ class Node:
             cards=f"simulated:{self.cards_file}",
             telemetry_host="127.0.0.1",
             telemetry_port=0,
-            drain_wait_s=0.0,
+            drain_wait_s=self.drain_wait_s,
             drain_timeout_s=0.5,
             device_plugins_dir=self.folders.device_plugins,
             plugins_dir=self.folders.plugins,
@@ -259,6 +260,7 @@ async def a_node(  # noqa: PLR0913 - what a test may set of a node
     taints: Sequence[Mapping[str, str]] = (),
     labels: Mapping[str, str] | None = None,
     claims: bool = False,
+    drain_wait_s: float = 0.0,
     **options: Any,
 ) -> AsyncIterator[Node]:
     """Run a node; with *agent* it is also counted before the test goes on.
@@ -288,6 +290,7 @@ async def a_node(  # noqa: PLR0913 - what a test may set of a node
                 cards=here,
                 group=group,
                 options=options,
+                drain_wait_s=drain_wait_s,
             )
             node.write_cards(here)
             try:

@@ -77,6 +77,7 @@ def a_placed_pod(  # noqa: PLR0913 - a pod has many facts, each with a default
     *,
     node: str = "n1",
     mib: int = 4000,
+    limit_mib: int = 0,
     owner: tuple[str, str, str] | None = ("ReplicaSet", "web", "owner-1"),
     rules: SchedulingConstraints | None = None,
     record: Mapping[str, Any] | None = None,
@@ -89,10 +90,11 @@ def a_placed_pod(  # noqa: PLR0913 - a pod has many facts, each with a default
         name=uid,
         node=node,
         containers=(ContainerSpec(name="main"),),
-        assignment={"main": (Slice(card=card, mib=Mib(mib)),)},
+        assignment={"main": (Slice(card=card, mib=Mib(mib), most_mib=Mib(limit_mib)),)},
     )
+    container = ContainerNeed(name="main", mib=Mib(mib), most_mib=Mib(limit_mib) or None)
     facts: dict[str, Any] = {
-        "need": PodNeed(containers=(ContainerNeed(name="main", mib=Mib(mib)),)),
+        "need": PodNeed(containers=(container,)),
         "phase": "Running",
         "ready": True,
         "started_at": LONG_AGO,
@@ -112,6 +114,7 @@ def a_node(
     model: str = "A30",
     labels: Mapping[str, str] | None = None,
     shared: bool = True,
+    limits_mib: int = 0,
 ) -> NodeCards:
     """Return a node with shared cards of one model."""
     return NodeCards(
@@ -119,7 +122,13 @@ def a_node(
         shared=shared,
         labels=labels or {},
         cards=tuple(
-            Card(uuid=CardUuid(uuid), index=index, model=model, total_mib=Mib(CARD_MIB))
+            Card(
+                uuid=CardUuid(uuid),
+                index=index,
+                model=model,
+                total_mib=Mib(CARD_MIB),
+                limits_mib=Mib(limits_mib),
+            )
             for index, uuid in enumerate(cards)
         ),
     )

@@ -19,6 +19,7 @@ from process.lifecycle import run_until_stopped
 from scheduler.service import build
 from scheduler.settings import SchedulerSettings
 from simulator.controllers.manager import run_controllers
+from simulator.envtest.ports import free_ports
 from simulator.scheduler.scheduler import KubeScheduler
 from tests.support.claims import (
     a_claim_entry,
@@ -70,12 +71,15 @@ class ClaimsWorld:
     group: asyncio.TaskGroup
     cards: dict[str, Sequence[Card]] = field(default_factory=dict)
     leaders: dict[str, "asyncio.Task[int]"] = field(default_factory=dict)
+    extender_port: int = 0
 
     def start_leader(self, name: str, *, kubeconfig: Path | None = None) -> None:
         """Start a replica of our scheduler role, which makes the claims while it leads."""
         settings = SchedulerSettings(
             kubeconfig=str(kubeconfig or self.kubeconfig),
             identity=name,
+            listen_host="127.0.0.1",
+            listen_port=self.extender_port,
             telemetry_host="127.0.0.1",
             telemetry_port=0,
             drain_wait_s=0.0,
@@ -141,17 +145,27 @@ class ClaimsWorld:
 
 
 @asynccontextmanager
-async def a_claims_world(kube: KubeClient, kubeconfig: Path) -> AsyncIterator[ClaimsWorld]:
-    """Run the controllers and kube-scheduler of a cluster with what the chart installs."""
-    await install_claims(kube)
+async def a_claims_world(
+    kube: KubeClient, kubeconfig: Path, *, wiring: str = "claims"
+) -> AsyncIterator[ClaimsWorld]:
+    """Run the controllers and kube-scheduler of a cluster with what the chart installs.
+
+    Where the *wiring* is both, a kube-scheduler of ours runs as well, which asks the extender.
+    """
+    await install_claims(kube, wiring)
     clock = SystemClock()
+    (port,) = free_ports(1)
+    url = f"http://127.0.0.1:{port}"
+    ours = KubeScheduler(kube, clock, extender_url=url, scheduler_name=names.SCHEDULER_NAME)
     scheduler = KubeScheduler(kube, clock, extender_url=None, scheduler_name="default-scheduler")
     async with asyncio.TaskGroup() as group:
         running = [
             group.create_task(run_controllers(kube, clock), name="controllers"),
             group.create_task(scheduler.run(), name="kube-scheduler"),
         ]
-        world = ClaimsWorld(kube=kube, kubeconfig=kubeconfig, group=group)
+        if "+" in wiring:
+            running.append(group.create_task(ours.run(), name="our kube-scheduler"))
+        world = ClaimsWorld(kube=kube, kubeconfig=kubeconfig, group=group, extender_port=port)
         try:
             yield world
         finally:

@@ -1,5 +1,6 @@
 """The whole role with an API server, embedded and real, registered as in deploy/."""
 
+import itertools
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -100,6 +101,57 @@ async def test_where_kube_scheduler_allocates_the_cards_each_pod_names_a_claim_o
         assert info.device_claim.startswith(names.CLAIM_PREFIX)
         assert info.need is not None
         assert [each.mib for each in info.need.containers] == [mib]
+
+
+async def test_where_a_cluster_has_both_wirings_the_namespaces_label_says_which(
+    cluster: Harness,
+) -> None:
+    meta = {"name": names.CONFIG_MAP, "namespace": cluster.settings.namespace}
+    data = {"wiring": "devicePlugin+claims"}
+    await cluster.client.create(CONFIGMAPS, {"metadata": meta, "data": data})
+    await register(cluster.client, a_sharing_node("gpu-1"))
+    async with running(cluster):
+        await cluster.give_certificate()
+        await says(cluster, "200")
+        await cluster.register()
+
+        async def admitted(wiring: str | None) -> Json:
+            labels = {"metadata": {"labels": {names.WIRING_LABEL: wiring}}}
+            await cluster.client.patch(NAMESPACES, "default", labels)
+            pod: Json = {}
+
+            async def followed() -> bool:
+                nonlocal pod
+                pod = await cluster.create(a_pod(fraction="0.5"), name=f"p-{next(numbers)}")
+                return bool(pod["spec"].get("resourceClaims")) is (wiring == "claims")
+
+            await until(followed, what=f"a pod of a namespace labelled {wiring}")
+            return pod
+
+        numbers = itertools.count()
+        slots, claims = await admitted(None), await admitted("claims")
+        assert slots["spec"]["schedulerName"] == names.SCHEDULER_NAME
+        assert slots["spec"]["containers"][0]["resources"]["limits"][names.GPU_MEM] == "12k"
+        assert claims["spec"]["schedulerName"] == "default-scheduler"
+        again = await admitted("devicePlugin")
+        assert again["spec"]["schedulerName"] == names.SCHEDULER_NAME
+        thief = a_pod(fraction="0.5")
+        entry = {"name": "c", "resourceClaimName": f"{names.CLAIM_PREFIX}0123456789"}
+        thief["spec"]["resourceClaims"] = [entry]
+        with pytest.raises(KubeError, match="want a claim of your own"):
+            await cluster.create(thief, name="thief")
+
+        async def refused() -> bool:
+            try:
+                await cluster.create(a_pod(fraction="0.5"), name=f"p-{next(numbers)}")
+            except KubeError as error:
+                return "want devicePlugin or claims, as the key wiring" in str(error)
+            return False
+
+        await cluster.client.patch(
+            NAMESPACES, "default", {"metadata": {"labels": {names.WIRING_LABEL: "both"}}}
+        )
+        await until(refused, what="a label that names no wiring refuses pods")
 
 
 async def test_a_grant_in_flight_keeps_what_it_says_when_the_certificate_is_renewed(

@@ -1,4 +1,4 @@
-"""What a grant changes in a pod where kube-scheduler allocates the cards (``wiring: claims``).
+"""What a grant changes in a pod of which kube-scheduler allocates the cards (``wiring: claims``).
 
 The pod names a ResourceClaim that does not exist yet, with a request for each container that has a
 share; the leading scheduler creates it. Limits would be counted by kubelet too, and are removed.
@@ -10,7 +10,6 @@ from typing import Final
 import msgspec
 
 from fracgpu import names
-from fracgpu.device_claims.claims import MOST_CARDS, MOST_REQUESTS
 from fracgpu.errors import RequestError
 from fracgpu.k8s.container import ContainerKind, ContainerSpec
 from fracgpu.request.grant_note import GrantNote, granted_amounts, with_granted_limits
@@ -45,6 +44,7 @@ _SUPPORTED: Final = frozenset(
         names.REBALANCE,
         names.MOVE_GRACE,
         names.MOVE_READY,
+        names.MOVE_REQUESTED,
         names.TEMPLATE_GRANT,
         *names.RESERVED_KEYS,
     )
@@ -56,7 +56,6 @@ _WHY_NOT: Final = {
     names.RESIZE: f"no resize: with {WIRING} the amounts of a running pod cannot change",
     names.FRACTION_LIMIT: _NO_BURST,
     names.MEMORY_LIMIT: _NO_BURST,
-    names.MOVE_REQUESTED: f"no move: with {WIRING} no rebalancer runs",
 }
 
 
@@ -145,27 +144,6 @@ def refuse_unsupported_keys(
                 wanted=_WHY_NOT.get(key, f"no such annotation: {WIRING} does not support it"),
                 hint="leave it out",
             )
-
-
-def refuse_too_large(need: PodNeed) -> None:
-    """Raise if no claim could hold what a pod was granted.
-
-    Raises:
-        RequestError: it has too many requests or cards.
-    """
-    if len(need.containers) > MOST_REQUESTS:
-        raise RequestError(
-            field="the pod",
-            found=f"{len(need.containers)} containers with a share",
-            wanted=f"at most {MOST_REQUESTS}, as many requests as a ResourceClaim can have",
-        )
-    cards = sum(container.cards for container in need.containers)
-    if cards > MOST_CARDS:
-        raise RequestError(
-            field="the pod",
-            found=f"{cards} cards for all containers together",
-            wanted=f"at most {MOST_CARDS}, as many devices as a ResourceClaim can have",
-        )
 
 
 def side_by_side(request: PodRequest) -> PodRequest:

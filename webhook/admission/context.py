@@ -29,6 +29,8 @@ class DecisionContext(msgspec.Struct, frozen=True, kw_only=True):
         seal: signs the grant, so that nobody else can write it.
         claim: the name that a pod's ResourceClaim gets if it is granted something now; empty where
             pods get limits instead, which kubelet counts.
+        claims_served: whether other pods get claims; then no pod may name one of ours.
+        wiring_problem: why it is not known which of the two a pod gets; empty if it is.
     """
 
     classes: Sequence[CardClass] | None
@@ -39,3 +41,5 @@ class DecisionContext(msgspec.Struct, frozen=True, kw_only=True):
     namespace_labels: Mapping[str, str] = NO_LABELS
     seal: Seal = NO_SEAL
     claim: str = ""
+    claims_served: bool = False
+    wiring_problem: str = ""

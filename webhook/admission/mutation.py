@@ -7,7 +7,8 @@ from typing import Final
 import msgspec
 
 from fracgpu import names
-from fracgpu.cards.card_class import CardClass, SelectedNodes, Vendor
+from fracgpu.cards.card_class import DEFAULT_VENDOR, CardClass, SelectedNodes, Vendor
+from fracgpu.device_claims.claims import refuse_too_large
 from fracgpu.errors import RequestError, shorten
 from fracgpu.k8s.node_affinity import (
     ANY_NODE,
@@ -37,7 +38,6 @@ from webhook.admission.claims import (
     claim_edits,
     limits_to_remove,
     refuse_others_claims,
-    refuse_too_large,
     refuse_unsupported,
     side_by_side,
     specs_as_granted,
@@ -108,6 +108,8 @@ def admit_create(pod: Pod, context: DecisionContext) -> AdmissionResult:
         if translation.request is None:
             _refuse_forged(pod, said, None)
             return Allowed(warnings=(*misplaced, *translation.warnings))
+        if context.wiring_problem:
+            return Denied(message=f"of the pod's namespace, {context.wiring_problem}", dialect=OURS)
         _refuse_node_name(pod)
         _refuse_windows(pod)
         _refuse_foreign_scheduler(translation.foreign_scheduler, config)
@@ -126,7 +128,7 @@ def admit_create(pod: Pod, context: DecisionContext) -> AdmissionResult:
 
 
 def _refuse_others_claims(pod: Pod, sealed: GrantNote | None, context: DecisionContext) -> None:
-    if context.claim:
+    if context.claim or context.claims_served:
         refuse_others_claims(pod, sealed)
 
 
@@ -359,7 +361,7 @@ def _granted_before(
     request: PodRequest, classes: Sequence[CardClass], sealed: GrantNote
 ) -> Grant | None:
     # A grant of AMD's cards has the annotation by now.
-    request = msgspec.structs.replace(request, vendor=request.vendor or Vendor.NVIDIA)
+    request = msgspec.structs.replace(request, vendor=request.vendor or DEFAULT_VENDOR)
     # Classes differ in size, which alone rules out nearly all others.
     size_mib = sealed.data.class_mib
     for card_class in classes:

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from fracgpu import names
-from fracgpu.cards.card_class import CardClass, Vendor
+from fracgpu.cards.card_class import DEFAULT_VENDOR, CardClass
 from fracgpu.cards.pool_catalogue import NO_CATALOGUE, PoolCatalogue
 from fracgpu.errors import RequestError
 from fracgpu.k8s.affinity import NodeSelectorJson, NodeTermJson
@@ -101,7 +101,9 @@ def requirements(
     if pools and not shares:
         most = max(need.cards for need in needs)
         wanted += [_more_than(names.CARD_COUNT_LABEL, most - 1)] if most > 1 else []
-        others = pools.of_other_models(granted.need.models, classes, _vendor(granted))
+        others = pools.of_other_models(
+            granted.need.models, classes, granted.need.vendor or DEFAULT_VENDOR
+        )
         if others:
             label = names.CARD_CLASS_LABEL
             wanted.append(AddedRequirement(key=label, operator="NotIn", values=others))
@@ -115,10 +117,6 @@ def _of_class(card_class: CardClass, *, most: int) -> list[AddedRequirement]:
     key = names.CARD_CLASS_LABEL
     wanted = [AddedRequirement(key=key, operator="In", values=(card_class.name,))]
     return [*wanted, _more_than(names.CARD_COUNT_LABEL, most - 1)] if most > 1 else wanted
-
-
-def _vendor(granted: Grant) -> Vendor:
-    return granted.need.vendor or Vendor.NVIDIA
 
 
 def tolerations(
@@ -136,7 +134,9 @@ def tolerations(
         of = (granted.card_class.name,)
     else:
         mib = max(need.mib for need in granted.need.containers)
-        others = pools.of_other_models(granted.need.models, classes, _vendor(granted))
+        others = pools.of_other_models(
+            granted.need.models, classes, granted.need.vendor or DEFAULT_VENDOR
+        )
         measured = {each.name for each in classes if each.largest_mib >= mib}
         of = tuple(
             each.name

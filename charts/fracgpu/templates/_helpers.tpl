@@ -127,6 +127,7 @@ labels:
 {{- $annotations = dict "prometheus.io/scrape" "true" "prometheus.io/port" (index . 2 | toString) }}
 {{- end }}
 {{- if eq $root.Values.creator "helm" }}
+{{- $_ := set $annotations "checksum/wiring" (sha256sum $root.Values.wiring) }}
 {{- range slice . 3 }}
 {{- $text := include (printf "%s/%s" $root.Template.BasePath .) $root }}
 {{- $_ := set $annotations (printf "checksum/%s" (base . | trimSuffix ".yaml")) (sha256sum $text) }}
@@ -232,9 +233,19 @@ spec:
 {{- if has .Values.scheduler.mode (list "prepare" "cluster") -}}true{{- end -}}
 {{- end -}}
 
+{{/* Whether some node's cards are allocated by the cluster's kube-scheduler, to claims: "true" or nothing. */}}
+{{- define "fracgpu.claims" -}}
+{{- if has "claims" (splitList "+" .Values.wiring) -}}true{{- end -}}
+{{- end -}}
+
+{{/* Whether some node's cards are chosen by our extender: "true" or nothing. */}}
+{{- define "fracgpu.extender" -}}
+{{- if has "devicePlugin" (splitList "+" .Values.wiring) -}}true{{- end -}}
+{{- end -}}
+
 {{/* Whether a kube-scheduler of ours runs beside the extender: "true" or nothing. */}}
 {{- define "fracgpu.ownKubeScheduler" -}}
-{{- if and (ne .Values.scheduler.mode "cluster") (ne .Values.wiring "claims") -}}true{{- end -}}
+{{- if and (ne .Values.scheduler.mode "cluster") (include "fracgpu.extender" .) -}}true{{- end -}}
 {{- end -}}
 
 {{/* Whether PodMonitor and PrometheusRule are rendered: "true" or nothing. */}}

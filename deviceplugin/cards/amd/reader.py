@@ -100,6 +100,7 @@ class AmdReader(Cards):
         cards = tuple(
             replace(
                 found[address],
+                driver=driver,
                 card=replace(
                     found[address].card,
                     index=index,
@@ -109,11 +110,8 @@ class AmdReader(Cards):
             for index, address in enumerate(order)
         )
         self._hardware = dict(zip(order, cards, strict=True))
-        families = {hardware.family for hardware in cards}
         return CardList(
             cards=cards,
-            driver=driver,
-            family=families.pop() if len(families) == 1 else "",
             left_out=tuple(left_out[address] for address in sorted(left_out)),
         )
 

@@ -112,12 +112,11 @@ class NvmlReader(Cards):
         cards |= await self._linked(cards, reached)
         await self._watch_xids(reached)
         self._hardware = cards
-        families = {hardware.family for hardware in cards.values()}
         common = self._common_nodes()
         return CardList(
-            cards=tuple(replace(hardware, common_nodes=common) for hardware in cards.values()),
-            driver=driver,
-            family=families.pop() if len(families) == 1 else "",
+            cards=tuple(
+                replace(hardware, common_nodes=common, driver=driver) for hardware in cards.values()
+            ),
             left_out=tuple(left_out),
         )
 

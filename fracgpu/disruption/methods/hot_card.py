@@ -355,8 +355,8 @@ def _move(
     reading = state.reading(card)
     assert reading is not None, "a source is measured"
     return make_move(
+        state,
         candidate,
-        state.snapshot.pods[candidate.uid].by_card[card],
         source=(candidate.info.record.node, card),
         target=target,
         busy_ratio=use,

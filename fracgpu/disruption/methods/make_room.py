@@ -110,7 +110,7 @@ def _waits(state: DisruptionState, pod: PlacedPod) -> bool:
         and not info.record.terminating
         and info.unschedulable_since is not None
         and not info.nominated_node  # preemption makes the room already
-        and info.scheduler_name == state.scheduler_name
+        and state.places(info)
         and info.need is not None
         and info.gang is None  # room for one of its pods would help none
     )
@@ -122,7 +122,7 @@ def _plan(
     need = waiting.info.need
     if need is None or single_container(need) is None:
         return HoldReason.SEVERAL_CONTAINERS
-    if waiting.scheduling_constraints.unjudged:
+    if waiting.unjudged:
         return HoldReason.UNJUDGED
     kept = _kept_for(state, waiting, now=now)
     if kept:
@@ -252,8 +252,8 @@ def _move(context: RoomContext, node: str, planned: PlannedMove) -> Move:
     use = context.use(candidate, pod.card)
     capacity_mib = state.snapshot.nodes[node].cards[pod.card].card.capacity_mib
     return make_move(
+        state,
         candidate,
-        pod.allocation,
         source=(node, pod.card),
         target=(planned.node, planned.card),
         busy_ratio=use or 0.0,

@@ -104,8 +104,8 @@ def _move(
     target = simulation.scheduler_choice(candidate, targets.only(calmest == np.min(calmest)))
     assert target is not None, "there is a coolest card"
     return make_move(
+        state,
         candidate,
-        allocation,
         source=(pod.record.node, source),
         target=(target.node, target.card),
         busy_ratio=busy_ratio,

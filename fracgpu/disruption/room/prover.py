@@ -287,6 +287,8 @@ class StateProver:
             & ~table.flags(closed | left)
             & table.has_room(need, CardRequest.of_all(pod.allocation))
         )
+        if pod.allocation.borrow_mib:  # it keeps what it may use
+            fitting &= table.cards.limits_mib > 0
         numbers = np.flatnonzero(fitting & context.measured)
         if len(numbers):
             preference = context.preference(candidate, numbers)

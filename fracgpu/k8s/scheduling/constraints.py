@@ -18,6 +18,7 @@ from fracgpu.k8s.pod import Pod, PodSpec, Volume
 from fracgpu.k8s.scheduling.requests import NO_REQUESTS, Requests, pod_requests
 from fracgpu.k8s.scheduling.terms import PodTerm, SpreadConstraint, read_pod_terms, read_spread
 
+RESOURCE_CLAIMS: Final = "resourceClaims"
 _EVERY_ADDRESS: Final = "0.0.0.0"  # noqa: S104 - Kubernetes' own default; nothing listens on it
 
 
@@ -142,7 +143,7 @@ def _shared(  # noqa: PLR0913 - the parts of a spec, each hashable
         requests=requests,
         ports=ports,
         claims=tuple(sorted(claims)),
-        unjudged=(*unjudged, *(["resourceClaims"] if resource_claims else [])),
+        unjudged=(*unjudged, *([RESOURCE_CLAIMS] if resource_claims else [])),
         keeps_local_data=any(
             volume.ephemeral is not None
             or (volume.empty_dir is not None and volume.empty_dir.medium != "Memory")

@@ -1,7 +1,8 @@
 """A ResourceQuota, and whether one more pod would exceed it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Final
 
@@ -30,6 +31,8 @@ class ResourceQuota:
 
     Attributes:
         left: by resource as the quota names it, what may still be used; negative if it is exceeded.
+            What cannot be read is left out.
+        hard: the limits, as they are written.
         scopes: a pod counts only if it is in each of them.
     """
 
@@ -37,6 +40,7 @@ class ResourceQuota:
     name: str
     left: Usage
     scopes: frozenset[str] = frozenset()
+    hard: Mapping[str, str] = field(default_factory=dict)
 
     def exceeded_by(self, usage: Usage) -> str:
         """Return the resource of which one more pod would use too much; empty if there is none.
@@ -47,8 +51,12 @@ class ResourceQuota:
         outside = {_NEVER, _NOT_BEST_EFFORT if best_effort else _BEST_EFFORT}
         if self.scopes & outside:
             return ""
-        counted = (name for name in sorted(self.left) if name in usage)
-        return next((name for name in counted if usage[name] > self.left[name]), "")
+        counted = (name for name in sorted({*self.left, *self.hard}) if name in usage)
+        return next((n for n in counted if n not in self.left or usage[n] > self.left[n]), "")
+
+    def used_of(self, resource: str) -> Fraction:
+        """Return what of a resource is used, which the quota limits readably."""
+        return parse(self.hard[resource]) - self.left[resource]
 
 
 _LIMITS: Final = ("limits.cpu", "limits.memory")
@@ -145,15 +153,17 @@ def read_quota(body: bytes) -> ResourceQuota:
 
 def _read(body: bytes) -> ResourceQuota:
     wire = _decoder.decode(body)
-    used = wire.status.used or {}
+    used, hard = wire.status.used or {}, wire.spec.hard or {}
+    left: dict[str, Fraction] = {}
+    for name, amount in hard.items():
+        with suppress(ValueError):
+            left[name] = parse(amount) - parse(used.get(name, 0))
     chosen = wire.spec.scope_selector
     selected = [part.scope_name for part in (chosen.match_expressions if chosen else None) or ()]
     return ResourceQuota(
         namespace=wire.metadata.namespace,
         name=wire.metadata.name,
-        left={
-            name: parse(hard) - parse(used.get(name, 0))
-            for name, hard in (wire.spec.hard or {}).items()
-        },
+        left=left,
         scopes=frozenset((*(wire.spec.scopes or ()), *selected)),
+        hard={name: str(amount) for name, amount in hard.items()},
     )

@@ -10,7 +10,7 @@ from fracgpu.cards.card import CardUuid
 from fracgpu.device_claims.claims import claim_of
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from kube.client import KubeClient
-from kube.kinds import PODS, RESOURCE_CLAIMS
+from kube.kinds import PODS, RESOURCE_CLAIMS, RESOURCE_QUOTAS
 from tests.cli.live_cluster import NODE, Cli, furnish, watched
 from tests.support.claims import a_claiming_pod, allocated, claim_name
 from tests.support.waiting import until_true
@@ -84,6 +84,17 @@ async def test_a_waiting_pod_says_how_far_its_claim_has_come(cli: Cli) -> None:
 
     assert await cli.call(explain, "none") == DONE
     assert f"claim {claim_name('none')} is not made yet" in cli.read().out
+    quota = {
+        "metadata": {"name": "cards"},
+        "spec": {"hard": {"requests.fracgpu.io/gpu-mem": "10k"}},
+    }
+    await cli.kube.create(RESOURCE_QUOTAS, quota, namespace="default")
+    await cli.call(explain, "none")
+    of = "requests.fracgpu.io/gpu-mem"
+    assert (
+        f"claim {claim_name('none')} is not made: exceeded quota: cards, requested: {of}=9000, "
+        f"used: {of}=39000, limited: {of}=10k"
+    ) in " ".join(cli.read().out.split())
     assert await cli.call(explain, "listed") == DONE
     assert f"claim {claim_name('listed')} lists 1 card" in cli.read().out
     assert await cli.call(explain, "open") == FAILED

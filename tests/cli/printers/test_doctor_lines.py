@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from cli.printers.doctor_lines import doctor_json, doctor_lines
+from cli.printers.doctor_lines import doctor_lines
 from cli.printers.text import Tone
 from fracgpu.doctor.checkup import examine
 from fracgpu.doctor.facts import CertificateFact, CertificatesFact, Unread
@@ -39,20 +39,3 @@ def test_what_is_fine_is_listed_where_that_was_asked_for() -> None:
 
     assert "ok: Clocks agree with the API server's  [clocks]" in lines
     assert sum(line.startswith("ok: ") for line in lines) == len(RESULTS) - 3
-
-
-def test_programs_get_every_check() -> None:
-    checks = {check["name"]: check for check in doctor_json(RESULTS)["checks"]}
-
-    assert checks["prometheus"]["verdict"] == "not checked"
-    assert checks["prometheus"]["unknown"] == "may not"
-    assert checks["clocks"] == {
-        "name": "clocks",
-        "title": "Clocks agree with the API server's",
-        "verdict": "ok",
-        "unknown": "",
-        "findings": [],
-    }
-    (finding,) = checks["certificates"]["findings"]
-    assert finding["severity"] == "warning"
-    assert finding["cure"].startswith("fracgpu certs rotate")

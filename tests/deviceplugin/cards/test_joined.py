@@ -1,7 +1,6 @@
 """The cards of a node with two vendors' cards, and which vendors a node has."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -181,10 +180,11 @@ async def test_all_readers_are_closed() -> None:
 
 
 def test_what_differs_between_vendors_is_said_of_none() -> None:
-    one = replace(a_card_list(a_card("GPU-a")), driver="580", family="hopper")
-    other = replace(a_card_list(a_card("AMD-x")), driver="6.12", family="gfx942")
+    one = a_card_list(a_card("GPU-a"), driver="580", family="hopper")
+    other = a_card_list(a_card("AMD-x"), driver="6.12", family="gfx942")
 
     assert (joined([one, other]).driver, joined([one, other]).family) == ("", "")
+    assert [each.driver for each in joined([one, other]).cards] == ["580", "6.12"]
     assert (joined([one]).driver, joined([one]).family) == ("580", "hopper")
 
 

@@ -80,16 +80,6 @@ def test_a_written_spec_is_what_the_specification_wants(tmp_path: Path) -> None:
     }
 
 
-def test_a_second_write_replaces_the_first(tmp_path: Path) -> None:
-    folder = CdiFolder(tmp_path)
-    folder.write(CdiSpec(name="abc", env={"A": "old"}))
-
-    folder.write(CdiSpec(name="abc", env={"A": "new"}))
-
-    (file,) = tmp_path.glob("*.json")
-    assert "new" in file.read_text()
-
-
 def test_the_same_spec_is_not_written_again(tmp_path: Path) -> None:
     """A runtime reads all specs again when the folder changes."""
     folder = CdiFolder(tmp_path)
@@ -153,17 +143,6 @@ def test_what_an_agent_that_was_killed_has_left_is_found_and_removed(
     folder.remove("abc")
 
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_folder_that_is_not_there_holds_nothing(tmp_path: Path) -> None:
-    assert CdiFolder(tmp_path / "none").names() == frozenset()
-
-
-def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    (tmp_path / "cdi").write_text("a file where the folder should be")
-
-    with pytest.raises(CdiError, match=r"cannot write .*fracgpu\.io-slot_abc\.json"):
-        CdiFolder(tmp_path / "cdi").write(CdiSpec(name="abc"))
 
 
 def test_a_failed_write_leaves_the_old_spec_and_no_leftover(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -11,7 +12,8 @@ from prometheus_client import CollectorRegistry
 from deviceplugin.dra.slices import SlicePublisher, slice_name
 from deviceplugin.metrics import DevicePluginMetrics
 from deviceplugin.node.inventory import InventoryTracker
-from fracgpu.cards.card import Card
+from fracgpu.cards.card import Card, CardUuid
+from fracgpu.device_claims.taints import DeviceTaint, Taints
 from tests.deviceplugin.builders import NODE, FakeCards, a_card, a_card_list, a_tracker
 from tests.deviceplugin.dra.builders import FakeApi
 from tests.fakes.clock import VirtualClock
@@ -31,6 +33,7 @@ class Rig:
     clock: VirtualClock
     state: dict[str, str | None] = field(default_factory=dict)
     listed: bool = True
+    taints: tuple[Taints, datetime | None] | None = ({}, None)
 
     async def now_has(self, *cards: Card) -> None:
         self.cards.answer = a_card_list(*cards)
@@ -69,6 +72,7 @@ async def a_rig(*cards: Card, listed: bool = True) -> Rig:
         tracker=tracker,
         withheld=lambda: state.get("withheld"),
         unsure=lambda: state.get("unsure"),
+        taints=lambda: rig.taints,
         isolation=lambda: ["mps"],
         card_class=lambda: "a30",
         clock=clock,
@@ -234,3 +238,52 @@ async def test_a_slice_with_dropped_fields_is_still_withdrawn_at_once() -> None:
     await rig.publisher.sync()
 
     assert rig.api.slices() == []
+
+
+async def test_taints_are_written_and_end_by_themselves() -> None:
+    rig = await a_rig(A, B)
+    await rig.publisher.sync()
+    closed = {CardUuid("GPU-b"): [DeviceTaint("fracgpu.io/cordoned")]}
+    rig.taints = closed, rig.clock.now() + timedelta(seconds=20)
+    async with running(rig):
+        await until_true(lambda: rig.generation() == 2, what="the taint")
+        await rig.clock.wait_for_sleepers(1)
+        (found,) = rig.api.slices()
+        tainted = {each["name"]: each.get("taints") for each in found["spec"]["devices"]}
+        assert tainted == {
+            "gpu-a": None,
+            "gpu-b": [{"key": "fracgpu.io/cordoned", "effect": "NoSchedule"}],
+        }
+
+        found["spec"]["devices"][1]["taints"][0]["timeAdded"] = "2026-01-05T12:00:00Z"
+        rig.taints = {}, None
+        await rig.clock.advance(21)
+        await until_true(lambda: rig.generation() == 3, what="its end")
+
+
+async def test_a_time_that_the_api_server_adds_to_a_taint_is_no_difference() -> None:
+    rig = await a_rig(A)
+    rig.taints = {CardUuid("GPU-a"): [DeviceTaint("fracgpu.io/reserved", "move-1")]}, None
+    await rig.publisher.sync()
+    (found,) = rig.api.slices()
+    found["spec"]["devices"][0]["taints"][0]["timeAdded"] = "2026-01-05T12:00:00Z"
+    before = rig.writes()
+
+    await rig.publisher.sync()
+
+    assert rig.writes() == before
+
+
+async def test_before_the_moves_are_known_the_slice_stays_as_it_is() -> None:
+    rig = await a_rig(A)
+    await rig.publisher.sync()
+    before = rig.writes()
+
+    await rig.now_has(A, B)
+    rig.taints = None
+    assert not await rig.publisher.sync()
+
+    assert rig.writes() == before
+    assert rig.publisher.published
+    assert rig.publisher.problem is not None
+    assert "Moves" in rig.publisher.problem

@@ -41,14 +41,6 @@ def stands(node: LimitedNode, card: str) -> GroupLimits:
     return node.driver.read(CardUuid(card), node.group(CONTAINER.cgroups_path))
 
 
-def test_several_cards_have_different_limits(node: LimitedNode) -> None:
-    node.limiter.prove(CONTAINER, node.limiter.promised(POD, SLICES))
-
-    assert stands(node, "GPU-a") == GroupLimits(guaranteed_mib=Mib(1000), limit_mib=Mib(1000))
-    assert stands(node, "GPU-b") == GroupLimits(guaranteed_mib=Mib(300), limit_mib=Mib(300))
-    assert node.opened() == {CONTAINER.id}
-
-
 def test_a_setting_that_has_no_effect_keeps_the_gate_shut(node: LimitedNode) -> None:
     node.driver.lost = 1
 
@@ -63,30 +55,6 @@ def test_one_card_of_two_that_answers_with_an_error_keeps_the_gate_shut(node: Li
 
     with pytest.raises(EnforcementError, match="fell off the bus"):
         node.limiter.prove(CONTAINER, limits)
-    assert node.opened() == set()
-
-
-def test_a_limit_below_present_use_keeps_the_gate_shut(node: LimitedNode) -> None:
-    node.driver.used_mib[CardUuid("GPU-a"), node.group(CONTAINER.cgroups_path)] = 1001
-
-    with pytest.raises(EnforcementError, match="more than that is in use"):
-        node.limiter.prove(CONTAINER, node.limiter.promised(POD, SLICES))
-    assert node.opened() == set()
-
-
-def test_a_cgroup_that_vanishes_between_writing_and_reading_keeps_the_gate_shut(
-    node: LimitedNode,
-) -> None:
-    group = node.group(CONTAINER.cgroups_path)
-
-    def vanish(*_: object) -> None:
-        node.driver.on_read = lambda *_: None
-        node.driver.remove(group)
-
-    node.driver.on_read = vanish
-
-    with pytest.raises(EnforcementError, match="the driver does not know the cgroup"):
-        node.limiter.prove(CONTAINER, node.limiter.promised(POD, SLICES))
     assert node.opened() == set()
 
 
@@ -141,6 +109,28 @@ def test_a_card_that_could_be_limited_does_not_lose_its_promises_with_the_driver
         node.driver.troubles[card.uuid] = "the driver is gone"
 
     assert node.limiter.promised(POD, SLICES) == limits
+
+
+@pytest.mark.parametrize(
+    "annotations",
+    [
+        pytest.param({names.ISOLATION: "kernel"}, id="its pod insists on limits"),
+        pytest.param({names.WIRED: '{"train":{"isolation":"kernel"}}'}, id="its pod was told so"),
+    ],
+)
+def test_a_new_agent_keeps_the_promise_for_a_card_that_cannot_be_limited_any_more(
+    tmp_path: Path, annotations: dict[str, str]
+) -> None:
+    node = a_limited_node(tmp_path)
+    node.driver.troubles[CardUuid("GPU-b")] = "the driver is gone"
+    Path(node.group(CONTAINER.cgroups_path)).mkdir(parents=True)
+    pod = a_pod(assigned={"train": [("GPU-a", 1000), ("GPU-b", 300)]}, annotations=annotations)
+
+    promised = node.limiter.limits_of(CONTAINER, pod)
+
+    assert [limit.card for limit in promised] == ["GPU-a", "GPU-b"]
+    with pytest.raises(EnforcementError, match="GPU-b cannot be limited: driver: GPU-b: the dri"):
+        node.limiter.verify(CONTAINER, promised[1])
 
 
 def test_what_the_node_says_is_known_once_every_card_was_probed(tmp_path: Path) -> None:

@@ -113,16 +113,6 @@ def test_a_known_process_is_not_read_again(tmp_path: Path) -> None:
     assert attribution.owners([7]) == {7: OWNER}
 
 
-def test_a_reused_pid_is_another_process(tmp_path: Path) -> None:
-    attribution = Attribution(tmp_path)
-    a_process(tmp_path, 7, cgroup=f"0::/kubepods/pod{UID}/{CID}\n", starttime=1)
-    attribution.owners([7])
-
-    a_process(tmp_path, 7, cgroup="0::/init.scope\n", starttime=2)
-
-    assert attribution.owners([7]) == {7: None}
-
-
 def test_a_process_name_may_hold_spaces_and_brackets(tmp_path: Path) -> None:
     a_process(tmp_path, 7, cgroup=f"0::/kubepods/pod{UID}/{CID}\n", starttime=1, name="a) b (c")
 

@@ -26,10 +26,10 @@ from deviceplugin.node.capacity import (
     startup_taint_patch,
     status_patch,
     wanted_state,
-    while_unregistered,
     with_isolation,
     with_resized,
     without_capacity,
+    without_new_pods,
 )
 from deviceplugin.node.inventory import InventoryTracker
 from deviceplugin.node.node_status import NodeStatusUpdater
@@ -678,7 +678,7 @@ def test_where_a_slice_says_the_capacity_the_node_has_none() -> None:
 
 
 def test_a_node_without_cards_to_share_keeps_its_startup_taint() -> None:
-    want = while_unregistered(wanted_state(an_inventory(a_card())), problem="no agent")
+    want = without_new_pods(wanted_state(an_inventory(a_card())), problem="no agent")
     have = replace(want, allocatable=SLOTS | MIB, taints=(names.STARTUP_TAINT,))
 
     assert startup_taint_patch(have, want) == []

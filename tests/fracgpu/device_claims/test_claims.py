@@ -6,7 +6,7 @@ from msgspec import structs
 
 from fracgpu.cards.card import CardUuid
 from fracgpu.device_claims.claim import assignment_of, decode_claim, held_of_cards
-from fracgpu.device_claims.claims import claim_of, shortlists, too_large
+from fracgpu.device_claims.claims import claim_of, shortlists
 from fracgpu.device_claims.devices import cards_by_device
 from fracgpu.errors import WireError
 from fracgpu.k8s.container import ContainerKind
@@ -172,11 +172,3 @@ def test_anything_else_is_refused(value: object) -> None:
     assume(not isinstance(value, dict))
     with pytest.raises(WireError, match="ResourceClaim"):
         decode_claim(body)
-
-
-def test_more_than_a_claim_can_hold_is_said() -> None:
-    many = a_pod_need(*(a_need(1, name=f"c{n}") for n in range(33)))
-
-    assert "33 containers" in too_large(many)
-    assert "34 cards" in too_large(a_pod_need(a_need(1, cards=17), a_need(1, name="b", cards=17)))
-    assert too_large(a_pod_need(a_need(1, cards=32))) == ""

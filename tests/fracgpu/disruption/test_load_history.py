@@ -132,6 +132,32 @@ def test_a_rhythm_that_lasted_is_believed_and_chance_is_not() -> None:
     assert chance.rhythm < 0.4
 
 
+def test_no_card_gets_fuller_of_busy_pods_than_the_one_relieved_for_what_was_so_half_an_hour() -> (
+    None
+):
+    def gain(spans: int, beside: int) -> float:
+        hot = [(0, steady(0.3, spans))] * 4
+        model = a_model(*hot, *[(1, steady(0.17, spans))] * beside)
+        return float(saved(model, 1)[0])
+
+    assert gain(3, beside=2) > 0.1
+    assert gain(3, beside=4) < 0
+    assert gain(36, beside=4) > 0
+
+
+@pytest.mark.parametrize("spans", [1, 3, 12])
+def test_a_hot_card_beside_clearly_cooler_ones_is_relieved_however_short_the_history(
+    spans: int,
+) -> None:
+    hot = [(0, steady(0.47, spans))] * 2
+    fuller = [(card, steady(0.06, spans)) for card in range(1, 10) for _ in range(4)]
+    model = a_model(*hot, *fuller, cards=11)
+
+    of_an_empty_card, of_a_fuller_one = saved(model, 10, 1)
+    assert of_an_empty_card == pytest.approx(0.2 * 0.14, abs=1e-3)
+    assert of_a_fuller_one > 0.02
+
+
 def test_load_that_comes_and_goes_is_left_where_it_would_meet_as_much() -> None:
     rng = np.random.default_rng(3)
 

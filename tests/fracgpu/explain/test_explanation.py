@@ -329,10 +329,12 @@ def test_what_was_not_judged_is_said() -> None:
     pod = a_waiting_pod(ONE_GIB)
     unjudged = replace(pod.scheduling_constraints, unjudged=("resourceClaims",))
     pod = replace(pod, scheduling_constraints=unjudged)
+    state = Cluster().node("n", a_card("GPU-a")).state()
 
-    found = explain(pod, Cluster().node("n", a_card("GPU-a")).state())
+    others = explain(replace(pod, info=replace(pod.info, has_other_claims=True)), state)
 
-    assert found.notes == ("its resourceClaims is not evaluated here",)
+    assert others.notes == ("its resourceClaims is not evaluated here",)
+    assert explain(pod, state).notes == ()  # of our claim all that matters is
 
 
 def test_a_need_is_described_with_its_numbers() -> None:

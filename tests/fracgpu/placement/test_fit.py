@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
+from fracgpu import names
 from fracgpu.cards.card import Card, CardUuid, Cordon, CordonEffect, Health, NodeCards
 from fracgpu.cards.card_class import CardClass, Vendor, model_allowed
 from fracgpu.disruption.room.card_table import CardTable
@@ -84,6 +85,7 @@ POD: Final[Mapping[str, st.SearchStrategy[Any]]] = {
     "strategy": st.sampled_from([None, *Strategy]),
     "topology": st.sampled_from([None, None, *CardTopology]),
     "isolation": st.sampled_from([(), *((isolation,) for isolation in Isolation)]),
+    "by_claim": st.sampled_from([False, False, True]),
 }
 
 
@@ -93,8 +95,11 @@ def names_of(cls: type) -> set[str]:
 
 @st.composite
 def needs(draw: st.DrawFn) -> PodNeed:
+    """Draw a request; for every other one any card is right that has enough."""
     assert (set(POD), set(CONTAINER)) == (names_of(PodNeed), names_of(ContainerNeed))
     facts = draw(st.fixed_dictionaries(dict(POD)))
+    if draw(st.booleans()):
+        facts |= {"vendor": None, "models": ()}
     # A pod lists its init containers first.
     parts = sorted(facts.pop("containers"), key=lambda part: part["kind"] is ContainerKind.APP)
     containers = []
@@ -111,6 +116,8 @@ def needs(draw: st.DrawFn) -> PodNeed:
 
 @st.composite
 def nodes(draw: st.DrawFn, name: str) -> NodeCards:
+    """Draw a node; of every other one nothing but amounts may refuse a pod."""
+    odd = draw(st.booleans())
     uuids = [CardUuid(f"GPU-{name}-{number}") for number in range(draw(st.integers(0, 3)))]
     some = st.sampled_from(uuids or [CardUuid("GPU-gone")])
     return NodeCards(
@@ -119,29 +126,31 @@ def nodes(draw: st.DrawFn, name: str) -> NodeCards:
             Card(
                 uuid=uuid,
                 index=number,
-                model=draw(st.sampled_from(MODELS)),
+                model=draw(st.sampled_from(MODELS)) if odd else MODELS[0],
                 total_mib=Mib(GRANULE_MIB * draw(st.sampled_from([0, 1, 2, 3, 4, 8, 12]))),
-                health=draw(st.sampled_from([Health.HEALTHY] * 4 + [Health.UNHEALTHY])),
+                health=draw(st.sampled_from(Health)) if odd else Health.HEALTHY,
                 links={other: abs(number - at) for at, other in enumerate(uuids) if other != uuid},
-                slots=draw(st.sampled_from([32, 32, 0, 1, 2])),
+                slots=draw(st.sampled_from([32, 0, 1, 2])) if odd else 32,
                 limits_mib=Mib(GRANULE_MIB * draw(st.sampled_from([0, 0, 1, 2, 4, 8, 16]))),
             )
             for number, uuid in enumerate(uuids)
         ),
         cordons=tuple(
             Cordon(card=uuid, until=LATER, reason="hot", effect=draw(st.sampled_from(CordonEffect)))
-            for uuid in draw(st.sets(some, max_size=1))
+            for uuid in draw(st.sets(some, max_size=odd))
         ),
-        shared=draw(st.sampled_from([True, True, True, False])),
-        schedulable=draw(st.sampled_from([True, True, True, False])),
+        shared=draw(st.sampled_from([True, True, not odd])),
+        schedulable=draw(st.sampled_from([True, True, not odd])),
         heat=draw(st.dictionaries(some, st.sampled_from([0.0, 0.9]), max_size=2)),
-        foreign=draw(st.dictionaries(some, st.integers(1, 80).map(Mib), max_size=1)),
+        foreign=draw(st.dictionaries(some, st.integers(1, 80).map(Mib), max_size=odd)),
         load_time=NOON,
+        identity=draw(st.sampled_from(["nri", "", names.IDENTITY_CLAIMS])),
     )
 
 
 @st.composite
 def pods_on(draw: st.DrawFn, node: NodeCards) -> list[PodAllocation]:
+    """Draw what pods hold; some may use more also where nothing limits, since before it was so."""
     if not node.cards:
         return []
     held = st.builds(
@@ -149,7 +158,7 @@ def pods_on(draw: st.DrawFn, node: NodeCards) -> list[PodAllocation]:
         mib=st.integers(0, 160).map(Mib),
         cores=st.sampled_from([0, 30, 60]),
         slots=st.sampled_from([1, 1, 2]),
-        borrow_mib=st.sampled_from([Mib(0), Mib(0), Mib(100)]),
+        borrow_mib=st.sampled_from(draw(st.sampled_from([(0,), (0, 100), (40, 400)]))).map(Mib),
     )
     uuids = st.sampled_from([card.uuid for card in node.cards])
     drawn = draw(st.lists(st.dictionaries(uuids, held, min_size=1, max_size=2), max_size=3))
@@ -170,7 +179,9 @@ def peak(parts: Sequence[tuple[ContainerKind, int]]) -> int:
 
 
 def limit_of(part: ContainerNeed, card: Card) -> int:
-    """Return how much of a card a container may use."""
+    """Return how much of a card a container may use: more than its memory only with limits."""
+    if not card.limits_mib:
+        return part.mib
     share = ceil((part.most_share or 0) * card.capacity_mib)
     return max(part.mib, part.most_mib or 0, share)
 
@@ -182,6 +193,7 @@ def card_takes(info: CardInfo, need: PodNeed, here: Sequence[ContainerNeed]) -> 
         card.health is Health.HEALTHY
         and not info.cordoned
         and not info.kept_for
+        and info.by_claims == need.by_claim
         and card.model.startswith("AMD") == (need.vendor is Vendor.AMD)
         and model_allowed(card.model, globs=need.models)
         and all(
@@ -189,12 +201,9 @@ def card_takes(info: CardInfo, need: PodNeed, here: Sequence[ContainerNeed]) -> 
         )
         and peak([(part.kind, part.mib) for part in here])
         <= card.capacity_mib - info.held_mib - info.foreign_mib - info.unplaced_mib
-        and (
-            not card.limits_mib
-            or peak([(part.kind, limit_of(part, card)) for part in here])
-            <= card.limits_mib
-            - (info.held_mib + info.held_borrow_mib + info.foreign_mib + info.unplaced_mib)
-        )
+        and peak([(part.kind, limit_of(part, card)) for part in here])
+        <= (card.limits_mib or card.capacity_mib)
+        - (info.held_mib + info.held_borrow_mib + info.foreign_mib + info.unplaced_mib)
         and peak([(part.kind, part.cores) for part in here]) <= FULL_CORES - info.held_cores
         and peak([(part.kind, 1) for part in here]) <= card.slots - info.held_slots
     )
@@ -385,7 +394,7 @@ def test_many_nodes_at_once_are_told_what_each_is_told_alone(
 @given(data=st.data())
 def test_a_need_has_every_fact_of_its_request(data: st.DataObject) -> None:
     """What placement has to know of a request is a field of the same name in the need."""
-    of_pod = names_of(PodNeed) - {"containers"}
+    of_pod = names_of(PodNeed) - {"containers", "by_claim"}  # which the webhook decides
     assert of_pod <= set(PodRequest.__struct_fields__)
     facts = {name: data.draw(POD[name]) for name in of_pod}
     part = SliceRequest(
@@ -454,8 +463,8 @@ def test_a_card_that_is_kept_for_another_pod_is_closed() -> None:
     assert found.refusals == {CardUuid("a"): FitReason.CORDONED}
 
 
-def test_every_reason_is_one_of_seven_obstacles() -> None:
-    assert len(Obstacle) == 7
+def test_every_reason_is_one_of_eight_obstacles() -> None:
+    assert len(Obstacle) == 8
     assert {reason.obstacle for reason in FitReason} == set(Obstacle)
     assert [reason.code for reason in FitReason] == list(range(1, len(FitReason) + 1))
 

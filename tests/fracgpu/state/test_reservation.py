@@ -92,7 +92,7 @@ def test_a_time_without_a_zone_is_in_utc() -> None:
 @pytest.mark.parametrize(
     "request_",
     [{"mib": -1}, {"mib": 10**30}, {"mib": 1, "cores": 101}, {"mib": 1, "slots": -1},
-     {"mib": 1, "slots": 10**6}],
+     {"mib": 1, "slots": 10**6}, {"mib": 1, "limitMib": 10**30}],
 )  # fmt: skip
 def test_an_amount_that_no_card_has_counts_as_the_whole_card(request_: dict[str, int]) -> None:
     found = read_claims(body_of(move_of(), request=request_))

@@ -114,23 +114,6 @@ async def nodes(kube: KubeClient) -> dict[str, NodeCards]:
     return {"n1": a_node("n1", HOT_CARD), "n2": a_node("n2", COOL_CARD)}
 
 
-async def test_a_cordon_is_written_and_taken_back(
-    kube: KubeClient, nodes: dict[str, NodeCards]
-) -> None:
-    cordons = Cordons(kube)
-
-    assert await cordons.publish(nodes, wanted(HOT_CARD), now=NOON) == []
-    assert await cordons_of(kube, "n1") == {HOT_CARD: "hot"}
-    assert await cordons_of(kube, "n2") == {}
-
-    nodes["n1"] = replace(nodes["n1"], cordons=(OURS,))
-    await cordons.publish(nodes, wanted(cool=(HOT_CARD,)), now=NOON)
-    assert await cordons_of(kube, "n1") == {}
-    annotations = (await kube.get_object(NODES, "n1"))["metadata"]["annotations"]
-    assert "fracgpu.io/cordons" not in annotations
-    assert "fracgpu.io/cards" in annotations
-
-
 async def test_what_another_wrote_since_our_last_news_is_kept(
     kube: KubeClient, nodes: dict[str, NodeCards]
 ) -> None:

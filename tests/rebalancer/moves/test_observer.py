@@ -35,7 +35,7 @@ from tests.support.records import a_record
 
 RECORD = a_record(move=a_move(pod_uid="pod-a", owner_uid="owner-1"), created=NOON)
 LATER = NOON + timedelta(seconds=20)
-CONSUMED = {names.MOVE: RECORD.id}
+CONSUMED = {"move": RECORD.id}
 
 
 def a_pod(uid: str, **facts: Any) -> PlacedPod:
@@ -49,7 +49,7 @@ def chosen(*pods: PlacedPod) -> str:
 
 def test_the_pod_that_consumed_the_reservation_is_the_replacement() -> None:
     unbound = a_pod("new", record={"node": ""})
-    mine = a_pod("mine", annotations=CONSUMED, created_at=NOON)
+    mine = a_pod("mine", record=CONSUMED, created_at=NOON)
 
     assert chosen(unbound, mine) == "mine"
 
@@ -90,7 +90,7 @@ def test_what_is_seen_of_the_moved_pod() -> None:
 
 
 def test_what_is_seen_of_the_replacement() -> None:
-    notes = {**CONSUMED, DELETION_COST: LOWEST_COST}
+    notes = {names.MOVE: RECORD.id, DELETION_COST: LOWEST_COST}
     pod = a_placed_pod("pod-c", COOL_CARD, node="n2", annotations=notes, ready=False)
 
     found = replacement_of(pod.info, stuck="")

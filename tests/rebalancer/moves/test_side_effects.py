@@ -145,16 +145,6 @@ async def test_the_replacement_becomes_the_first_to_delete(world: World) -> None
     assert await world.do(Action.DEMOTE) is EvictionOutcome.ALLOWED  # there is none
 
 
-@pytest.mark.parametrize("action", Action)
-async def test_nothing_is_written_where_the_guard_objects(world: World, action: Action) -> None:
-    released = await world.facts()
-    other = ReplacementFacts(name="pod-b", uid="b")
-    world.may_write = False
-
-    with pytest.raises(PermissionError):
-        await world.do(action, replace(released, replacement=other))
-
-
 def an_error(status: int, reason: str = "") -> KubeError:
     return error_from_status(verb="PATCH", path="/x", status=status, reason=reason, message="m")
 

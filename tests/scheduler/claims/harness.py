@@ -4,23 +4,39 @@ import asyncio
 import copy
 import itertools
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
 
 from fracgpu.cards.card import Card
 from fracgpu.device_claims.devices import device_name
+from fracgpu.k8s.disruption_budget import PodDisruptionBudget
+from fracgpu.k8s.workloads.quota import ResourceQuota
 from fracgpu.request.need import Strategy
+from fracgpu.state.move_object import MoveObject
 from fracgpu.state.node_info import observe_offered_node
-from kube.errors import AlreadyExists, Conflict, KubeError, NotFound, TooManyRequests, Unavailable
+from fracgpu.state.reservation import claims_of
+from kube.errors import (
+    AlreadyExists,
+    Cause,
+    Conflict,
+    KubeError,
+    NotFound,
+    TooManyRequests,
+    Unavailable,
+)
 from kube.informer import Change, ChangeType
 from kube.kinds import RESOURCE_CLAIMS, Kind
 from kube.objects import ObjectKey
 from scheduler.claims.cache import ClaimCache, ObservedPod, decode_observed_pod
 from scheduler.claims.controller import ClaimController
 from scheduler.claims.planner import ClaimPlanner
+from scheduler.claims.preemption import Preemptions
+from scheduler.claims.quota import ClaimQuota
 from scheduler.core import SchedulerCore
+from scheduler.extender.preempt import Preemptor
 from scheduler.metrics import ClaimOutcome
 from scheduler.waiting_pods import WaitingPods
 from tests.fakes.clock import VirtualClock
@@ -92,6 +108,8 @@ class ClaimsApi:
         self.claims: dict[str, Json] = {}
         self.pods: dict[str, Json] = {}
         self.cards: dict[str, Sequence[Card]] = {}
+        self.budgets: list[PodDisruptionBudget] = []
+        self.quotas: list[ResourceQuota] = []
         self.faults: list[Fault] = []
         self.watchers: list[ClaimsHarness] = []
         self.writes: list[str] = []
@@ -136,6 +154,32 @@ class ClaimsApi:
 
         await self._write(f"delete {name}", call)
 
+    async def evict(self, *, namespace: str, name: str, uid: str, dry_run: bool = False) -> None:
+        async def call() -> Json:
+            pod = self.pods.get(name)
+            if pod is None:
+                raise _error(NotFound, 404)
+            if pod["metadata"]["uid"] != uid:
+                raise _error(Conflict, 409)
+            labels = pod["metadata"].get("labels") or {}
+            if any(one.covers(namespace, labels) and not one.allowed for one in self.budgets):
+                cause = Cause(type="DisruptionBudget", field="", message="")
+                raise _error(TooManyRequests, 429, causes=(cause,))
+            if not dry_run:
+                meta = {**pod["metadata"], "deletionTimestamp": "2026-01-05T12:00:30Z"}
+                self.put_pod(pod | {"metadata": meta})
+            return {}
+
+        await self._write(f"{'may ' if dry_run else ''}evict {name}", call)
+
+    def end_leaving(self) -> None:
+        """Remove the pods that are being deleted, and their claims, as kubelet and others do."""
+        for name, pod in list(self.pods.items()):
+            if "deletionTimestamp" in pod["metadata"]:
+                self.remove_pod(name)
+                if claim_name(name) in self.claims:
+                    self.remove_claim(claim_name(name))
+
     async def _write(self, what: str, call: Callable[[], Awaitable[Json]]) -> Json:
         self.writes.append(what)
         await asyncio.sleep(0)
@@ -165,11 +209,14 @@ class ClaimsApi:
         for watcher in self.watchers:
             watcher.see_pod(pod, gone=True)
 
-    def schedule(self, *, refuse: Sequence[str] = ()) -> None:
-        """Allocate and bind as kube-scheduler does: each list's last node first, to be contrary."""
-        for name, pod in list(self.pods.items()):
-            if pod["spec"].get("nodeName"):
-                continue
+    def schedule(self, *, refuse: Sequence[str] = (), lowest_first: bool = False) -> None:
+        """Allocate and bind as kube-scheduler does, by priority unless that one backs off.
+
+        Of each list the last node is taken first, to be contrary.
+        """
+        waiting = [(name, pod) for name, pod in self.pods.items() if not is_bound(pod)]
+        waiting.sort(key=lambda one: one[1]["spec"].get("priority", 0), reverse=not lowest_first)
+        for name, pod in waiting:
             claim = self.claims.get(pod["spec"]["resourceClaims"][0]["resourceClaimName"])
             if claim is None or "status" in claim:
                 continue
@@ -197,7 +244,8 @@ class ClaimsApi:
         held = self.held()
         for node, cards in reversed(self.cards.items()):
             for card in cards:
-                listed = not request.cards or card.uuid in request.cards
+                listed = card.uuid in request.cards if request.cards else True
+                listed = listed and card.uuid not in request.excluded
                 left = card.capacity_mib - held[node, device_name(card.uuid)]
                 if node not in refuse and listed and left >= request.amounts.mib:
                     return node, card.uuid
@@ -220,10 +268,29 @@ class ClaimsHarness:
         self.due: list[str] = []
         self.waiting = WaitingPods(self.clock)
         self.cache = ClaimCache(self.core, on_pod=self.waiting.pod_changed, on_due=self._note)
+        self.finder = Preemptor(
+            self.core.ledger,
+            self.core.bound_pods,
+            self.core.matrix,
+            budgets=lambda: api.budgets,
+            strategy=lambda: Strategy.PACK,
+            clock=self.clock,
+        )
+        self.preemptions = Preemptions(
+            api,
+            self.cache,
+            self.core,
+            self.finder,
+            clock=self.clock,
+            limit_s=0.2,
+            on_evicted=lambda victim, one: self.controller.preempted(victim, one),  # noqa: PLW0108
+        )
         self.controller = ClaimController(
             api,
             self.cache,
             ClaimPlanner(self.core, self.cache.nodes),
+            self.preemptions,
+            ClaimQuota(self.cache, lambda: api.quotas),
             find=self._find,
             leads=lambda: self.leads,
             recorder=self.recorder,
@@ -254,6 +321,15 @@ class ClaimsHarness:
         """The process ends: it sees nothing more."""
         self.api.watchers.remove(self)
 
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Run the controller."""
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(self.controller.run(), name="controller")
+            await self.clock.advance(0.0)
+            yield
+            task.cancel()
+
     async def settle(self) -> None:
         """Do what is due, until nothing is."""
         for _ in range(50):
@@ -276,6 +352,7 @@ class ClaimsHarness:
     ) -> None:
         node = a_claiming_node(name, cards)
         node["metadata"]["labels"].update(more.pop("labels", {}))
+        node["metadata"]["annotations"].update(more.pop("annotations", {}))
         node["spec"] = more
         body = msgspec.json.encode(node)
         self.cache.node_changed(_change(observe_offered_node(body), node, gone=gone))
@@ -287,11 +364,19 @@ class ClaimsHarness:
     def see_claim(self, claim: Json, *, gone: bool = False) -> None:
         self.cache.claim_changed(_change(decoded(claim), claim, gone=gone))
 
+    def see_move(self, move: MoveObject, *, gone: bool = False) -> None:
+        body = {"metadata": {"name": move.name}}
+        self.cache.move_changed(_change(claims_of(move), body, gone=gone))
+
     def free_mib(self, node: str) -> list[int]:
         """Return what is free on each card of a node, as the ledger has it."""
         info = self.core.ledger.node(node, now=self.clock.now())
         assert info is not None
         return [card.free_mib for card in info.cards.values()]
+
+
+def is_bound(pod: Json) -> bool:
+    return bool(pod["spec"].get("nodeName"))
 
 
 def _change(what: Any, body: Json, *, gone: bool) -> Change[Any]:

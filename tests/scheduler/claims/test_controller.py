@@ -3,12 +3,15 @@
 import asyncio
 import contextlib
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from fracgpu.device_claims.claim import DeviceClaim
+from fracgpu.device_claims.taints import kept_for, reserved_by
+from fracgpu.state.ledger import ReservationState
 from scheduler.metrics import ClaimOutcome, WaitReason
 from tests.scheduler.claims.harness import (
     ClaimsApi,
@@ -26,6 +29,7 @@ from tests.scheduler.claims.harness import (
 )
 from tests.support.claims import a_claiming_pod, claim_name, decoded, stored
 from tests.support.gpu import Json, some_cards
+from tests.support.moves import a_beneficiary, move_of
 
 
 def claim_of(api: ClaimsApi, pod: str) -> DeviceClaim:
@@ -99,7 +103,7 @@ async def test_where_nothing_fits_the_claim_is_open_and_an_event_says_why() -> N
     harness = ClaimsHarness(api)
 
     api.put_pod(a_pod("p", 9_000))
-    async with running(harness):
+    async with harness.running():
         await harness.clock.advance(0.9)
 
     assert claim_of(api, "p").open
@@ -228,7 +232,7 @@ async def test_a_claim_of_somebody_else_is_reported_and_left_alone() -> None:
     api.put_claim(thief)
     api.put_pod(a_pod("p"))
 
-    async with running(harness):
+    async with harness.running():
         await harness.clock.advance(0.9)
 
     ((pod, reason, note),) = harness.recorder.events
@@ -242,7 +246,7 @@ async def test_a_claim_of_somebody_else_is_reported_and_left_alone() -> None:
     [
         (a_pod("p", annotations={"fracgpu.io/gang": "g/2"}), "gangs are not placed"),
         (a_pod("p", annotations={"fracgpu.io/placement": "tight"}), "fracgpu.io/placement"),
-        (a_pod("p", 1, cards=33), "a claim has at most 32"),
+        (a_pod("p", 1, cards=33), "want at most 32, as many devices as a ResourceClaim can have"),
     ],
 )
 async def test_a_pod_that_can_have_no_claim_is_told_why(pod: dict[str, Any], why: str) -> None:
@@ -250,7 +254,7 @@ async def test_a_pod_that_can_have_no_claim_is_told_why(pod: dict[str, Any], why
     harness = ClaimsHarness(api)
 
     api.put_pod(pod)
-    async with running(harness):
+    async with harness.running():
         await harness.clock.advance(30.0)
 
     ((_, reason, note),) = harness.recorder.events
@@ -288,7 +292,7 @@ async def test_a_write_that_fails_is_tried_again(fault: Fault, many: int) -> Non
     harness = ClaimsHarness(api)
     api.faults = [fault] * many
 
-    async with running(harness):
+    async with harness.running():
         api.put_pod(a_pod("p"))
         for _ in range(many + 1):
             await asyncio.sleep(0.25)  # the timeout of a request is in real time
@@ -303,7 +307,7 @@ async def test_a_server_that_is_busy_is_not_asked_more_often() -> None:
     harness = ClaimsHarness(api)
     api.faults = [busy] * 100
 
-    async with running(harness):
+    async with harness.running():
         api.put_pod(a_pod("p"))
         await harness.clock.advance(60.0)
 
@@ -370,7 +374,7 @@ async def test_two_controllers_make_one_claim_for_each_pod() -> None:
     for at in range(8):
         api.put_pod(a_pod(f"p{at}"))
 
-    async with running(both[0]), running(both[1]):
+    async with both[0].running(), both[1].running():
         for _ in range(4):
             await both[0].clock.advance(1.0)
             await both[1].clock.advance(1.0)
@@ -412,7 +416,7 @@ async def test_a_burst_gets_all_its_claims_and_others_have_their_turns() -> None
             between_turns.append(len(api.writes))
             await asyncio.sleep(0)
 
-    async with running(harness), asyncio.TaskGroup() as group:
+    async with harness.running(), asyncio.TaskGroup() as group:
         for at in range(200):
             api.put_pod(a_pod(f"p{at}", 3_000))
         turns = group.create_task(others(), name="others")
@@ -422,13 +426,76 @@ async def test_a_burst_gets_all_its_claims_and_others_have_their_turns() -> None
 
     assert len(api.claims) == 200
     assert sum(claim_of(api, f"p{at}").open for at in range(200)) == 40
-    assert max(later - at for at, later in itertools.pairwise(between_turns)) <= 16
+    assert max(later - at for at, later in itertools.pairwise(between_turns)) <= 32
 
 
-@contextlib.asynccontextmanager
-async def running(harness: ClaimsHarness) -> AsyncIterator[None]:
-    async with asyncio.TaskGroup() as group:
-        task = group.create_task(harness.controller.run(), name="controller")
-        await harness.clock.advance(0.0)
-        yield
-        task.cancel()
+def a_replacement(name: str) -> Json:
+    pod = a_pod(name)
+    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "rs"}
+    pod["metadata"]["ownerReferences"] = [owner | {"controller": True}]
+    return pod
+
+
+def reservations(harness: ClaimsHarness) -> list[ReservationState]:
+    states = harness.core.ledger.reservations.states(now=harness.clock.now())
+    return [state for state, count in states.items() if count]
+
+
+async def test_the_claim_of_a_replacement_consumes_the_reservation_whoever_leads() -> None:
+    api = an_api(nodes=2)
+    harness = ClaimsHarness(api)
+    later = harness.clock.now() + timedelta(hours=1)
+    move = move_of(
+        owner_uid="rs",
+        mib=6_000,
+        source=("n1", "GPU-n1-0"),
+        target=("n2", "GPU-n2-0"),
+        reserved_until=later,
+    )
+    harness.see_move(move)
+    assert reservations(harness) == [ReservationState.HELD]
+
+    api.put_pod(a_replacement("p"))
+    await harness.settle()
+    assert listed(api, "p") == ["GPU-n2-0"]
+    assert claim_of(api, "p").tolerated == {reserved_by("move-1")}
+    assert reservations(harness) == [ReservationState.CONSUMED]
+
+    harness.end()
+    following = ClaimsHarness(api)
+    following.see_move(move)
+    following.cache.count_first_choice("uid-p")
+    assert reservations(following) == [ReservationState.CONSUMED]
+    api.schedule()
+    assert following.cache.claims["default/" + claim_name("p")].move == "move-1"
+    assert reservations(following) == [ReservationState.CONSUMED]
+    assert following.free_mib("n2") == [2_000]
+
+    api.remove_pod("p")
+    api.remove_claim(claim_name("p"))
+    assert reservations(following) == [ReservationState.HELD]
+
+
+@pytest.mark.parametrize("mib", [6_000, 9_000])
+async def test_a_claim_is_replaced_once_a_move_keeps_cards_for_its_pod(mib: int) -> None:
+    """Listed or open, the claim does not tolerate their taints."""
+    api = an_api(nodes=2)
+    harness = ClaimsHarness(api)
+    api.put_pod(a_pod("p", mib))
+    await harness.settle()
+    before = claim_of(api, "p").uid
+    big = some_cards("n2", count=1, mib=16_000)
+    api.cards["n2"] = big
+    harness.see_node("n2", big)
+    later = harness.clock.now() + timedelta(hours=1)
+    room = a_beneficiary("GPU-n2-0", uid="uid-p", held_until=later)
+
+    harness.see_move(move_of(source=("n2", "GPU-n2-0"), owner_uid="other", beneficiary=room))
+    await harness.settle()
+
+    assert listed(api, "p") == ["GPU-n2-0"]
+    assert claim_of(api, "p").uid != before
+    assert claim_of(api, "p").tolerated == {kept_for("uid-p")}
+    writes = len(api.writes)
+    await harness.look()
+    assert len(api.writes) == writes

@@ -1,21 +1,25 @@
 """A card that a Move holds: nobody else gets it, and the pod that it is for gets just it."""
 
 import json
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from fracgpu import names
 from fracgpu.placement.placement import MAX_SCORE
 from fracgpu.request.need import Strategy
+from fracgpu.state.allocation import read_assignment
 from fracgpu.state.move_object import MoveObject, MovePhase
 from fracgpu.state.pod_info import decode_pod_info
+from fracgpu.units import Mib
 from kube.informer import ChangeType
 from scheduler.extender.api import PreemptionArgs
 from tests.fakes.clock import NOON
 from tests.scheduler.harness import Harness, silence
-from tests.support.gpu import a_gpu_pod
+from tests.support.gpu import a_gpu_pod, some_cards
 from tests.support.moves import move_of
 
 UNTIL = NOON + timedelta(minutes=10)
@@ -85,6 +89,27 @@ async def test_nobody_else_gets_the_reserved_memory(strategy: Strategy) -> None:
     cluster.create("p", mib=8000, owner=OWNER)
     assert await cluster.bind("p", node="m") == ""
     assert card(cluster) == "GPU-m-1"
+
+
+async def test_what_the_replacement_may_use_is_reserved_with_what_it_is_guaranteed() -> None:
+    cluster = a_cluster("m")
+    cards = tuple(replace(card, limits_mib=Mib(24_000)) for card in some_cards("m", count=2))
+    cluster.add_node("m", cards)
+    move = a_move()
+    request = structs.replace(move.spec.request, limit_mib=20_000)
+    cluster.see_move(structs.replace(move, spec=structs.replace(move.spec, request=request)))
+    cluster.create("large", mib=24_000)
+    assert await cluster.bind("large", node="m") == ""
+    cluster.create("other", mib=4001)
+    assert "the limits of its pods" in await cluster.bind("other", node="m")
+    cluster.create("p", mib=8000, owner=OWNER, annotations={names.MEMORY_LIMIT: "20000Mi"})
+
+    assert await cluster.bind("p", node="m") == ""
+    assert (card(cluster), cards_of(cluster)[names.MOVE]) == ("GPU-m-1", "move-1")
+    (part,) = read_assignment(cards_of(cluster)[names.ASSIGNMENT])["train"]
+    assert (part.mib, part.limit_mib) == (8000, 20_000)
+    cluster.create("small", mib=4000)
+    assert await cluster.bind("small", node="m") == ""
 
 
 async def test_a_reservation_is_counted_once_from_the_binding_on() -> None:

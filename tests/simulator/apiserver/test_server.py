@@ -1,4 +1,5 @@
 import asyncio
+import io
 import stat
 from contextlib import suppress
 from pathlib import Path
@@ -168,3 +169,10 @@ async def test_an_idle_connection_that_the_webhook_dropped_is_opened_anew() -> N
         assert connections == 2
         await client.close()
         await until_true(lambda: ended == connections, what="both connections are closed")
+
+
+async def test_a_body_larger_than_the_servers_limit_is_refused(api: ApiServer) -> None:
+    async with aiohttp.ClientSession() as session:
+        url = f"{api.url}/api/v1/namespaces/default/configmaps"
+        async with session.post(url, data=io.BytesIO(b"x" * (3 * 1024**2 + 1))) as response:
+            assert response.status == 413

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.cards.interface import CardSample, CardsUnavailableError, DeviceNode
+from deviceplugin.cards.interface import CardsUnavailableError, DeviceNode
 from fracgpu.cards.card import Card, CardUuid, Health
 from fracgpu.units import Mib
 from simulator.cards.processes import ProcessFolder, SimulatedProcess
@@ -80,12 +80,6 @@ async def test_yaml_serves_as_well_as_json(tmp_path: Path) -> None:
     assert card_list.cards[0].card.capacity_mib == 24000
 
 
-async def test_an_idle_card_draws_nothing(tmp_path: Path) -> None:
-    cards, _ = some_cards(tmp_path)
-
-    assert await percents(cards) == {A: 0, B: 0}
-
-
 async def test_load_is_the_sum_of_the_wishes_on_a_card(tmp_path: Path) -> None:
     cards, processes = some_cards(tmp_path)
     processes.write(a_process(1, A, busy_ratio=0.3))
@@ -113,21 +107,6 @@ async def test_a_saturated_card_is_divided_by_the_wishes(tmp_path: Path) -> None
     assert sum(shares.values()) == pytest.approx(percent, abs=0.5)
 
 
-async def test_a_moved_container_carries_its_load_along(tmp_path: Path) -> None:
-    cards, processes = some_cards(tmp_path)
-    processes.write(a_process(1, A, used_mib=700, busy_ratio=0.8))
-    await cards.read()
-
-    processes.remove(1)
-    processes.write(a_process(2, B, used_mib=700, busy_ratio=0.8))
-    readings = (await cards.read()).samples
-
-    figures = {uuid: reading.figures for uuid, reading in readings.items()}
-    assert (figures[A].gpu_percent, figures[A].used_mib) == (0, 0)
-    assert figures[B].gpu_percent == pytest.approx(80, abs=2)
-    assert figures[B].used_mib == 700
-
-
 async def test_memory_figures_follow_the_processes_and_end_at_the_cards_size(
     tmp_path: Path,
 ) -> None:
@@ -139,21 +118,6 @@ async def test_memory_figures_follow_the_processes_and_end_at_the_cards_size(
 
     assert (part.used_mib, part.free_mib, part.reserved_mib) == (5000, 19000, 576)
     assert (full.used_mib, full.free_mib) == (24000, 0)
-
-
-async def test_the_same_seed_gives_the_same_noise(tmp_path: Path) -> None:
-    async def run(folder: Path, seed: int) -> list[CardSample]:
-        cards, processes = some_cards(folder, seed=seed)
-        processes.write(a_process(1, busy_ratio=0.5))
-        return [(await cards.read()).samples[A] for _ in range(8)]
-
-    first = await run(tmp_path / "one", 7)
-    again = await run(tmp_path / "two", 7)
-    other = await run(tmp_path / "three", 8)
-
-    assert first == again
-    assert first != other
-    assert len({sample.figures.power_w for sample in first}) > 1
 
 
 async def test_energy_grows_with_time(tmp_path: Path) -> None:

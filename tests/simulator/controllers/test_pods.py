@@ -33,3 +33,7 @@ def costly(cost: str) -> Json:
 )
 def test_what_is_lost_least_goes_first(first: Json, second: Json) -> None:
     assert sorted([second, first], key=deletion_rank) == [first, second]
+
+
+def test_a_deletion_cost_that_is_no_number_counts_as_none() -> None:
+    assert deletion_rank(a_pod("a", metadata=costly("dear"))) == deletion_rank(a_pod("a"))

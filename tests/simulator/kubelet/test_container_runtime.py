@@ -11,7 +11,6 @@ from deviceplugin.cards.interface import DeviceNode
 from deviceplugin.container.cdi import CdiFolder, CdiSpec, closed_spec
 from deviceplugin.container.verify_hook import VerifyHook
 from deviceplugin.enforcement.gate import PROOF_PATH
-from deviceplugin.exporter.attribution import Attribution, Owner
 from deviceplugin.nri.interface import Container, Mount, PodSandbox
 from simulator.cards.processes import ProcessFolder
 from simulator.kubelet.container_runtime import (
@@ -91,53 +90,11 @@ async def test_a_name_in_two_specs_is_a_conflict(runtime: ContainerRuntime, tmp_
         await created(runtime)
 
 
-async def test_the_folder_is_read_anew_for_every_container(
-    runtime: ContainerRuntime, tmp_path: Path
-) -> None:
-    folder = CdiFolder(tmp_path / "cdi")
-    cards = []
-    for card in ("GPU-a", "GPU-b"):
-        folder.write(CdiSpec(name="a", env={"CARD": card}))
-        cards.append((await created(runtime)).env["CARD"])
-
-    assert cards == ["GPU-a", "GPU-b"]
-
-
 async def test_half_a_file_is_passed_over(runtime: ContainerRuntime, tmp_path: Path) -> None:
     CdiFolder(tmp_path / "cdi").write(CdiSpec(name="a"))
     (tmp_path / "cdi" / "half.json").write_text('{"kind":')
 
     assert dict((await created(runtime)).env) == {}
-
-
-def test_a_running_container_is_a_process_of_its_pod(
-    runtime: ContainerRuntime, tmp_path: Path
-) -> None:
-    pid = runtime.start(KEY, ContainerLoad(cards=("GPU-a",), used_mib=64, busy_ratio=0.5))
-
-    (process,) = ProcessFolder(tmp_path / "processes").read()
-    assert (process.pid, process.cards, process.used_mib) == (pid, ("GPU-a",), 64)
-    owner = Attribution(tmp_path / "proc").owners([pid])[pid]
-    assert owner == Owner(pod_uid=UID, container_id=f"{pid:064x}")
-
-
-def test_a_container_without_load_has_no_process_on_a_card(
-    runtime: ContainerRuntime, tmp_path: Path
-) -> None:
-    runtime.start(KEY, None)
-
-    assert ProcessFolder(tmp_path / "processes").read() == ()
-
-
-def test_a_stopped_container_leaves_nothing(runtime: ContainerRuntime, tmp_path: Path) -> None:
-    runtime.start(KEY, ContainerLoad(cards=("GPU-a",), used_mib=64, busy_ratio=0.5))
-
-    runtime.stop(KEY)
-    runtime.stop(KEY)
-    runtime.stop_all()
-
-    assert ProcessFolder(tmp_path / "processes").read() == ()
-    assert list((tmp_path / "proc").iterdir()) == []
 
 
 class AskedPlugins:

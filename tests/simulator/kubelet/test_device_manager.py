@@ -54,15 +54,6 @@ async def test_a_registered_plugin_is_dialled_back_and_its_devices_are_counted()
         assert not manager.manages("example.com/other")
 
 
-async def test_devices_follow_the_stream() -> None:
-    async with a_plugin(a="Healthy") as (manager, plugin):
-        plugin.change(a="Unhealthy", b="Healthy", c="Healthy")
-
-        await until_true(
-            lambda: manager.amounts() == {RESOURCE: (3, 2)}, what="the new listing is known"
-        )
-
-
 async def test_a_plugin_that_is_gone_leaves_its_devices_unhealthy() -> None:
     async with a_manager() as (manager, folder):
         plugin = FakePlugin(folder, a="Healthy")
@@ -148,16 +139,6 @@ async def test_a_forgotten_pod_keeps_its_devices_and_others_get_them_until_a_pod
             await manager.allocate(a_key("three"), resource=RESOURCE, count=1, reusable=set())
 
 
-async def test_a_container_is_told_what_allocate_answered() -> None:
-    async with a_plugin(a="Healthy") as (manager, plugin):
-        grant = await manager.allocate(a_key(), resource=RESOURCE, count=1, reusable=set())
-        await manager.pre_start(grant)
-
-        assert grant.cdi_devices == ("example.com/thing=a",)
-        assert dict(grant.env) == {"THING": "1"}
-        assert plugin.started == [frozenset({"a"})]
-
-
 async def test_a_refused_allocation_holds_nothing() -> None:
     async with a_plugin(a="Healthy") as (manager, plugin):
         plugin.allocate_refusal = "no"
@@ -167,15 +148,6 @@ async def test_a_refused_allocation_holds_nothing() -> None:
 
         grant = await manager.allocate(a_key("two"), resource=RESOURCE, count=1, reusable=set())
         assert grant.ids == {"a"}
-
-
-async def test_a_refused_start_carries_the_plugins_text() -> None:
-    async with a_plugin(a="Healthy") as (manager, plugin):
-        grant = await manager.allocate(a_key(), resource=RESOURCE, count=1, reusable=set())
-        plugin.refusals = ["card on fire"]
-
-        with pytest.raises(DeviceError, match=r"PreStartContainer rpc failed.*card on fire"):
-            await manager.pre_start(grant)
 
 
 @pytest.mark.parametrize("call", ["Allocate", "PreStartContainer"])

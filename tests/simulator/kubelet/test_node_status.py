@@ -47,35 +47,6 @@ async def rig(kube: KubeClient) -> AsyncIterator[Rig]:
         task.cancel()
 
 
-async def test_a_missing_node_is_made_ready_and_labelled(rig: Rig) -> None:
-    node = await rig.node()
-
-    assert node["metadata"]["labels"]["fracgpu.io/share"] == "true"
-    conditions = {
-        condition["type"]: condition["status"] for condition in node["status"]["conditions"]
-    }
-    assert conditions["Ready"] == "True"
-    assert node["status"]["allocatable"]["pods"] == "110"
-
-
-async def test_capacity_that_others_write_becomes_allocatable(rig: Rig) -> None:
-    patch = {"status": {"capacity": {"fracgpu.io/gpu-mem": "655360"}}}
-    await rig.kube.patch(NODES, "gpu-1", patch, subresource="status")
-
-    rig.status.observe((await rig.node())["status"]["capacity"])
-
-    await rig.wait_allocatable("fracgpu.io/gpu-mem", "655360")
-
-
-async def test_a_plugins_healthy_devices_are_allocatable_and_all_are_capacity(rig: Rig) -> None:
-    rig.amounts = {"fracgpu.io/gpu-slot": (64, 32)}
-    rig.status.wake()
-
-    await rig.wait_allocatable("fracgpu.io/gpu-slot", "32")
-
-    assert (await rig.node())["status"]["capacity"]["fracgpu.io/gpu-slot"] == "64"
-
-
 class RemovedMeanwhile(KubeClient):
     """Somebody removes a resource after kubelet has read its node and before it writes."""
 
@@ -114,16 +85,6 @@ async def test_its_own_writing_does_not_wake_it(rig: Rig) -> None:
         await asyncio.sleep(0.02)
 
     assert (await rig.node())["metadata"]["resourceVersion"] == version
-
-
-async def test_a_deleted_node_is_registered_again(rig: Rig) -> None:
-    await rig.kube.delete(NODES, "gpu-1")
-    rig.status.observe(None)
-
-    async def back() -> bool:
-        return bool((await rig.kube.list(NODES)).items)
-
-    await until(back, what="the node is back")
 
 
 async def test_kubelets_own_labels_come_back_at_the_next_sync_and_an_administrators_do_not(

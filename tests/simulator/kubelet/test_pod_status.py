@@ -37,15 +37,6 @@ def test_a_pod_is_read_with_what_its_containers_want() -> None:
     assert pod.listed_containers == ("proxy", "train")
 
 
-@pytest.mark.parametrize(("phase", "ended"), [("Running", False), ("Succeeded", True)])
-def test_a_pod_has_ended_by_its_phase(phase: str, ended: bool) -> None:
-    body = a_gpu_pod("one")
-    body["metadata"] |= WHO
-    body["status"] = {"phase": phase}
-
-    assert read_kubelet_pod(json.dumps(body).encode()).ended is ended
-
-
 def test_a_status_shows_each_container_and_readiness_only_when_running() -> None:
     pod = KubeletPod(
         uid="u",
@@ -88,3 +79,8 @@ def test_a_number_in_an_annotation_is_plain_and_not_negative(
     text: str | None, value: float | None
 ) -> None:
     assert number(text) == value
+
+
+def test_something_else_is_no_pod() -> None:
+    with pytest.raises(ValueError, match="metadata"):
+        read_kubelet_pod(b'{"metadata": 1}')

@@ -8,15 +8,12 @@ import pytest
 
 from fracgpu import names
 from kube.client import KubeClient
-from kube.errors import NotFound
 from kube.kinds import PODS
 from simulator.apiserver.server import ApiServer
 from simulator.cards.processes import ProcessFolder, SimulatedProcess
 from simulator.kubelet.pod_worker import BUSY_KEY, DURATION_KEY, USED_KEY
 from tests.support.gpu import a_gpu_pod
 from tests.support.node import Node, a_node
-from tests.support.objects import a_pod
-from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -28,29 +25,6 @@ async def node(api: ApiServer, kube: KubeClient, tmp_path: Path) -> AsyncIterato
 
 def processes(node: Node) -> tuple[SimulatedProcess, ...]:
     return ProcessFolder(node.folders.processes).read()
-
-
-async def wait_gone(node: Node, name: str) -> None:
-    async def gone() -> bool:
-        try:
-            await node.client.get(PODS, name, namespace="default")
-        except NotFound:
-            return True
-        return False
-
-    await until(gone, what=f"{name} is gone")
-
-
-async def test_a_pod_without_devices_runs_and_draws_no_load(node: Node) -> None:
-    pod = await node.bind(a_pod("plain", namespace="default"))
-
-    found = await node.wait_phase(pod, "Running")
-
-    conditions = {
-        condition["type"]: condition["status"] for condition in found["status"]["conditions"]
-    }
-    assert conditions["Ready"] == "True"
-    assert processes(node) == ()
 
 
 async def test_a_running_pod_draws_the_load_it_names_on_the_card_it_was_given(node: Node) -> None:
@@ -87,40 +61,6 @@ async def test_a_pod_that_has_not_started_draws_nothing(node: Node) -> None:
     assert processes(node) == ()
 
 
-async def test_a_deleted_pod_is_stopped_and_removed_and_its_load_ends(node: Node) -> None:
-    pod = await node.run_pod("short", card=0, notes={BUSY_KEY: "0.5"})
-    await node.wait_phase(pod, "Running")
-
-    await node.client.delete(PODS, "short", namespace="default")
-    await wait_gone(node, "short")
-
-    assert processes(node) == ()
-    assert not node.kubelet.devices.allocations()
-
-
-async def test_a_pod_removed_by_force_is_stopped_as_well(node: Node) -> None:
-    pod = await node.run_pod("forced", card=0)
-    await node.wait_phase(pod, "Running")
-
-    await node.client.delete(PODS, "forced", namespace="default", grace_s=0)
-
-    async def stopped() -> bool:
-        return not processes(node) and not node.kubelet.devices.allocations()
-
-    await until(stopped, what="its containers are stopped")
-
-
-async def test_a_pod_of_the_same_name_made_anew_gets_its_own_card(node: Node) -> None:
-    first = await node.run_pod("web-0", card=0)
-    await node.wait_phase(first, "Running")
-    await node.client.delete(PODS, "web-0", namespace="default", grace_s=0)
-
-    second = await node.run_pod("web-0", card=2)
-    await node.wait_phase(second, "Running")
-
-    assert node.cards_of(second) == (node.uuid(2),)
-
-
 async def test_a_pod_that_finds_no_slot_has_failed_at_admission(node: Node) -> None:
     for number in range(8):
         pod = await node.run_pod(f"filler-{number}", card=number % 4)
@@ -155,27 +95,3 @@ async def test_only_the_first_gpu_container_is_busy(node: Node) -> None:
 
     busy = {process.cards[0]: process.busy_ratio for process in processes(node)}
     assert busy == {node.uuid(0): 0.7, node.uuid(1): 0.0}
-
-
-async def test_a_restarted_container_is_counted_and_started_through_prestart(node: Node) -> None:
-    pod = await node.run_pod("phoenix", card=1)
-    await node.wait_phase(pod, "Running")
-    before = processes(node)
-
-    await node.kubelet.restart_container(pod["metadata"]["uid"], "train")
-
-    found = await node.wait_phase(pod, "Running")
-    assert found["status"]["containerStatuses"][0]["restartCount"] == 1
-    assert [process.cards for process in processes(node)] == [process.cards for process in before]
-    assert [process.pid for process in processes(node)] != [process.pid for process in before]
-
-
-async def test_watches_that_end_are_taken_up_again(api: ApiServer, node: Node) -> None:
-    pod = await node.run_pod("steady", card=1)
-    await node.wait_phase(pod, "Running")
-
-    api.end_watches()
-    later = await node.run_pod("later", card=2)
-    await node.wait_phase(later, "Running")
-
-    assert len(processes(node)) == 2

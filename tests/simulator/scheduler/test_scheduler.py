@@ -30,7 +30,7 @@ from scheduler.service import build
 from scheduler.settings import SchedulerSettings
 from simulator.apiserver.server import ApiServer
 from simulator.envtest.ports import free_ports
-from simulator.scheduler.scheduler import KubeScheduler
+from simulator.scheduler.scheduler import KubeScheduler, fit_error
 from tests.support.device_claims import (
     CLASS,
     a_device,
@@ -187,19 +187,6 @@ async def test_it_asks_filter_prioritize_and_bind_as_kube_scheduler_does(
     assert ("Scheduled", "Successfully assigned default/p to b") in await events_of(client, "p")
 
 
-async def test_pods_of_another_scheduler_are_left_alone(client: KubeClient) -> None:
-    await register(client, a_sharing_node("a"))
-    other = a_gpu_pod("other")
-    other["spec"]["schedulerName"] = "default-scheduler"
-
-    async with scheduling(client, FakeExtender()):
-        await client.create(PODS, other)
-        await client.create(PODS, a_gpu_pod("ours"))
-        await until_bound(client, "ours")
-
-    assert await node_of(client, "other") == ""
-
-
 @on_both
 async def test_a_pod_that_wants_no_gpu_memory_is_bound_without_the_extender(
     client: KubeClient,
@@ -354,3 +341,7 @@ async def test_an_expression_that_it_does_not_evaluate_is_said_on_the_pod(tmp_pa
         (condition,) = pod["status"]["conditions"]
         assert condition["reason"] == "SchedulerError"
         assert "this simulator does not evaluate '1 == 1'" in condition["message"]
+
+
+def test_a_cluster_without_nodes_is_named_as_such() -> None:
+    assert fit_error({}, total=0) == "no nodes available to schedule pods"

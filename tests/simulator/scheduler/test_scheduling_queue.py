@@ -46,3 +46,11 @@ def test_after_an_error_the_pause_doubles_up_to_ten_seconds() -> None:
         pauses.append(queue.wait_s(now_s=0))
 
     assert pauses == [1, 2, 4, 8, 10, 10]
+
+
+def test_a_removed_pod_is_forgotten() -> None:
+    queue = a_queue("gone")
+    queue.remove("gone")
+
+    assert "gone" not in queue
+    assert queue.next(now_s=0) is None

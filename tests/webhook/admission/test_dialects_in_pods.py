@@ -20,7 +20,7 @@ from tests.webhook.builders import (
     stored,
     worded,
 )
-from webhook.admission.verdict import OTHER, Allowed, Denied, Patched
+from webhook.admission.verdict import Allowed, Denied, Patched
 
 # With these no row asks for a model that the cluster lacks, so none may be refused.
 _ROWS_MODELS: Final = frozenset({"NVIDIA-A10", "NVIDIA-A100-SXM4-80GB", "Tesla-V100-SXM2-32GB"})
@@ -129,18 +129,6 @@ def test_a_label_that_names_no_dialect_is_warned_of() -> None:
     assert "did you mean 'gpushare'?" in outcome.warnings[0]
 
 
-def test_two_dialects_on_one_container_are_refused_as_nobodys() -> None:
-    limits = {"aliyun.com/gpu-mem": "4", "volcano.sh/gpu-memory": "4096"}
-    pod = a_pod(a_container(resources={"limits": limits}))
-
-    outcome = judged(pod, labels=on("all"))
-
-    assert isinstance(outcome, Denied)
-    assert outcome.dialect == OTHER
-    assert "aliyun.com/gpu-mem" in outcome.message
-    assert "volcano.sh/gpu-memory" in outcome.message
-
-
 def test_a_grant_that_only_pretends_to_come_from_a_dialect_still_has_to_be_true() -> None:
     forged = "train: 1 MiB on 1 card; in other words: train from gpushare: aliyun.com/gpu-mem=4"
 
@@ -154,13 +142,6 @@ def kais_own() -> Json:
     pod = a_pod(spec={"schedulerName": "kai-scheduler"})
     pod["metadata"]["annotations"] = {"gpu-fraction": "0.5"}
     return pod
-
-
-def test_kais_own_pods_are_left_to_kai_and_warned_of() -> None:
-    outcome = judged(kais_own(), labels=on("all"))
-
-    assert isinstance(outcome, Allowed)
-    assert "so the pod is left to KAI: FracGPU reads no gpu-fraction here" in outcome.warnings[0]
 
 
 def test_kais_own_pods_are_taken_over_where_a_setting_says_so() -> None:

@@ -107,14 +107,6 @@ def test_a_pod_of_a_deployment_that_asks_for_a_surge_may_be_moved() -> None:
         ({"owner": ("Job", "train", "owner-1")}, HoldReason.OPT_IN),
         ({"need": None}, HoldReason.NEED_UNREADABLE),
         ({"record": {"assignment": None, "problem": "no JSON"}}, HoldReason.ASSIGNMENT_UNREADABLE),
-        (
-            {
-                "record": {
-                    "assignment": {"main": (Slice(card=HOT_CARD, mib=Mib(1), most_mib=Mib(2)),)}
-                }
-            },
-            HoldReason.BURST,
-        ),
         ({"need": TWO_CARDS}, HoldReason.SEVERAL_CARDS),
         (
             {

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from fracgpu.cards.card import CardUuid
+from fracgpu.cards.card import CardUuid, NodeCards
 from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.disruption.methods.hot_card import subjects
-from fracgpu.disruption.move import Ending, HoldReason, PastMove, Plan
+from fracgpu.disruption.move import Ending, HoldReason, PastMove, Plan, claims_once_planned
 from fracgpu.disruption.planner import plan_moves
 from fracgpu.disruption.policy import RebalancerPolicy
 from fracgpu.k8s.node import Taint
@@ -20,6 +20,7 @@ from fracgpu.units import Mib
 from tests.fakes.clock import NOON
 from tests.support.rebalancing import (
     ACTIVE,
+    CARD_MIB,
     COOL_CARD,
     HOT_CARD,
     a_disruption_state,
@@ -49,6 +50,23 @@ def test_one_of_two_busy_pods_moves_to_the_cool_card() -> None:
     # A fifth of 90 - 80 %; relief of the 25 % above the clear line, less a quarter of the other 20;
     # an eviction, and 4000 MiB.
     assert move.gain_points == pytest.approx(2 + 2 * (0.25 - 0.05) - 1 - 0.5 - 0.1 * 4000 / 10240)
+
+
+def test_a_pod_that_may_use_more_than_its_share_moves_to_where_it_may_as_well() -> None:
+    pods = [a_placed_pod(uid, limit_mib=9000) for uid in ("pod-a", "pod-b")]
+
+    def moves(*targets: NodeCards) -> list[tuple[str, int, int]]:
+        nodes = (a_node("n1", HOT_CARD, limits_mib=CARD_MIB), *targets)
+        found = plan(a_disruption_state(nodes=nodes, pods=pods)).moves
+        reserved = [claims_once_planned(move).reservation for move in found]
+        assert all(one and one.allocation.limit_mib == 9000 for one in reserved)
+        return [(move.target, move.mib, move.limit_mib) for move in found]
+
+    taken = a_placed_pod("pod-c", COOL_CARD, node="n2", mib=CARD_MIB - 8999)
+    assert moves(a_node("n2", COOL_CARD)) == []
+    assert moves(a_node("n2", COOL_CARD, limits_mib=CARD_MIB)) == [(COOL_CARD, 4000, 9000)]
+    pods.append(taken)
+    assert moves(a_node("n2", COOL_CARD, limits_mib=CARD_MIB)) == []
 
 
 def test_a_surge_costs_less_than_an_eviction_and_an_only_replica_no_more() -> None:

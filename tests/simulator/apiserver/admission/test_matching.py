@@ -7,6 +7,9 @@ import pytest
 from simulator.apiserver.admission.matching import webhooks_for
 from simulator.apiserver.apimachinery.request_info import Attributes, Context, Operation, Target
 from simulator.apiserver.apimachinery.resources import (
+    DEPLOYMENTS,
+    NAMESPACES,
+    NODES,
     PODS,
     VALIDATING_WEBHOOKS,
     Resource,
@@ -95,3 +98,13 @@ def test_a_subresource_is_named_by_itself(pattern: str, asked: bool) -> None:
     webhook = a_webhook(rules=[{**RULE, "resources": [pattern]}])
 
     assert bool(called(webhook, subresource="status")) is asked
+
+
+def test_a_namespace_is_selected_by_its_own_labels_and_a_node_by_none() -> None:
+    anything = {**RULE, "apiGroups": ["*"], "resources": ["*"]}
+    webhook = a_webhook(rules=[anything], namespaceSelector={"matchLabels": {"team": "ml"}})
+
+    assert called(webhook, resource=NODES)
+    assert not called(webhook, resource=NAMESPACES)
+    assert called(webhook, resource=NAMESPACES, labels={"team": "ml"})
+    assert called(webhook, resource=DEPLOYMENTS)

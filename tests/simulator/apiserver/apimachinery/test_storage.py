@@ -1,7 +1,8 @@
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.apiserver.apimachinery.storage import Key, Store, Subscription
+from simulator.apiserver.apimachinery.storage import CompactedError, Key, Store, Subscription
 from simulator.objects import Json
 
 
@@ -52,3 +53,14 @@ async def test_replaying_the_history_gives_the_present(names: list[str]) -> None
         else:
             replayed[change.stored.key.name] = change.revision
     assert replayed == {stored.key.name: stored.revision for stored in store.list("pods")}
+
+
+def test_forgotten_history_cannot_be_followed() -> None:
+    store = Store(history=2)
+    first = store.write(a_key("a"), an_object("a"), expected=0)
+    for name in "bcd":
+        store.write(a_key(name), an_object(name), expected=0)
+
+    with pytest.raises(CompactedError, match=r"too old resource version: 2 \(3\)"):
+        store.subscribe("pods", after=first.revision)
+    store.subscribe("pods", after=store.revision - 2)

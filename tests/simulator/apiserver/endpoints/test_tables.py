@@ -1,13 +1,15 @@
 """When a client gets a table, and what is in it."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
+from simulator.apiserver.apimachinery.errors import ApiError
 from simulator.apiserver.apimachinery.resources import ALL, CONFIGMAPS, Resource, find
 from simulator.apiserver.endpoints.tables import Column, Tables, age, columns_of, wants_table
+from simulator.objects import decode, encode
 
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 OLD = "application/json;as=Table;v=v1beta1;g=meta.k8s.io"
@@ -107,3 +109,37 @@ def test_a_node_tells_whether_it_is_ready() -> None:
     assert shown("nodes", {"spec": {"unschedulable": True}})["Status"] == (
         "Unknown,SchedulingDisabled"
     )
+
+
+OBJECT: dict[str, Any] = {"metadata": {"name": "x", "resourceVersion": "7"}, "data": {"a": "b"}}
+
+
+@pytest.mark.parametrize(
+    ("include", "shown"), [("None", None), ("Object", OBJECT)], ids=["none", "object"]
+)
+def test_a_row_has_as_much_of_the_object_as_is_asked_for(include: str, shown: Any) -> None:
+    (row,) = decode(tables(include).of_object(encode(OBJECT)))["rows"]
+
+    assert row.get("object") == shown
+
+
+async def lines(*events: dict[str, Any]) -> AsyncGenerator[bytes, None]:
+    for event in events:
+        yield encode(event) + b"\n"
+
+
+async def test_a_watch_sends_the_columns_once_and_errors_as_they_are() -> None:
+    error = {"type": "ERROR", "object": {"kind": "Status"}}
+    added = {"type": "ADDED", "object": OBJECT}
+
+    found = [decode(line) async for line in tables().of_watch(lines(added, added, error))]
+
+    assert [one["type"] for one in found] == ["ADDED", "ADDED", "ERROR"]
+    assert [bool(one["object"].get("columnDefinitions")) for one in found[:2]] == [True, False]
+    assert found[0]["object"]["metadata"] == {"resourceVersion": "7"}
+    assert found[2] == error
+
+
+def test_an_unknown_part_of_the_object_is_refused() -> None:
+    with pytest.raises(ApiError, match="unrecognized includeObject value"):
+        tables("Everything")

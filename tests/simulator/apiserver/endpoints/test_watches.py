@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import aclosing
+from typing import Any
 
 from simulator.apiserver.apimachinery.resources import PODS
 from simulator.apiserver.apimachinery.storage import Key, Store
@@ -33,3 +34,21 @@ async def test_no_bookmark_goes_beyond_a_change_that_is_still_to_be_told() -> No
         time.sleep(0.05)  # noqa: ASYNC251 - to hold up the loop is what it is for
 
         assert described([decode(await reading)]) == [("MODIFIED", str(first + 1))]
+
+
+async def take(store: Store, count: int, **options: Any) -> list[Json]:
+    """Read *count* events, or fewer if the watch ends first."""
+    events: list[Json] = []
+    async with asyncio.timeout(60), aclosing(watch(store, PODS, WatchOptions(**options))) as lines:
+        async for line in lines:
+            events.append(decode(line))
+            if len(events) == count:
+                break
+    return events
+
+
+async def test_a_watch_without_a_version_starts_with_what_is_there() -> None:
+    store = Store()
+    first, second = put(store, "a"), put(store, "b")
+
+    assert described(await take(store, 2)) == [("ADDED", str(first)), ("ADDED", str(second))]

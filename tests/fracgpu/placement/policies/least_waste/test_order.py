@@ -94,7 +94,7 @@ def test_from_no_pod_nothing_is_learnt_and_the_first_one_is_learnt_at_once() -> 
     order = LeastWasteOrder(cluster.matrix, cluster.bound_pods, now=cluster.clock.now)
     grown = []
     order.learn_now()
-    assert not order.learnt
+    before = order.learnt
 
     for number in range(1, 9):
         order.expect([Demand(cards=1, share_milli=100 * number)])
@@ -102,7 +102,7 @@ def test_from_no_pod_nothing_is_learnt_and_the_first_one_is_learnt_at_once() -> 
         if order.grown:
             order.learn_now()
 
-    assert order.learnt
+    assert (before, order.learnt) == (False, True)
     assert grown == [True, True, False, True, False, False, False, True]
 
 

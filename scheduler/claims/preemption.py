@@ -1,0 +1,282 @@
+"""Who leaves for a pod of higher priority, and from whom its cards are kept until it has them.
+
+kube-scheduler does not preempt for devices. Victims are chosen as by the extender, but none whose
+disruption budget forbids it: they are evicted by the Eviction API, which would refuse. First the
+pod gets a claim that lists its cards to be; then claims that could be allocated what gets free are
+replaced, unless their pods have a higher priority; last the victims are evicted. So nobody is
+evicted for nothing, and whoever leads next finds in the claim what is under way.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import structlog
+
+from fracgpu.cards.card import CardUuid
+from fracgpu.device_claims.claim import DeviceClaim
+from fracgpu.device_claims.claims import shortlists
+from fracgpu.errors import counted
+from fracgpu.placement.preemption import Room
+from fracgpu.state.bound_pod import BoundPod
+from fracgpu.state.pod_info import PodInfo
+from kube.errors import Conflict, KubeError, NotFound, TooManyRequests, Unavailable
+from process.clock import Clock
+from scheduler.claims.cache import ClaimCache, UnboundPod, uid_of
+from scheduler.claims.planner import Plan
+from scheduler.core import SchedulerCore
+
+log = structlog.get_logger()
+
+_MOST_KEPT: Final = 64  # cards; each open claim names them
+_SPARED_S: Final = 30.0  # for which a pod that cannot be evicted is no victim
+_GIVE_UP_S: Final = 60.0  # after which the rest of the victims is not tried again
+_TAKES_S: Final = 15.0  # for kube-scheduler to allocate what is free; it pauses 10 s at most
+
+
+class Evictor(Protocol):
+    """What is needed of the API server."""
+
+    async def evict(
+        self, *, namespace: str, name: str, uid: str, dry_run: bool = False
+    ) -> None: ...
+
+
+class RoomFinder(Protocol):
+    """What is needed of :class:`scheduler.extender.preempt.Preemptor`."""
+
+    async def room(
+        self,
+        pod: PodInfo,
+        nodes: Collection[str],
+        *,
+        spared: Collection[str],
+        closed: Callable[[], Collection[CardUuid]],
+    ) -> Room | None: ...
+
+
+@dataclass(slots=True, kw_only=True)
+class Preemption:
+    """One pod, the cards that are kept for it, and who has to leave them.
+
+    Attributes:
+        pod: its UID.
+        number: counts up; whatever was planned before has a smaller one.
+        began_s: when the victims were chosen.
+        begun: some victim was evicted.
+        evicted: all of them were.
+        free_s: when they were gone; None before.
+    """
+
+    pod: str
+    priority: int
+    node: str
+    cards: frozenset[CardUuid]
+    victims: tuple[BoundPod, ...]
+    number: int
+    began_s: float
+    begun: bool = False
+    evicted: bool = False
+    free_s: float | None = None
+
+
+class Preemptions:
+    """All preemptions under way.
+
+    Args:
+        api: evicts pods.
+        cache: pods and claims as observed.
+        core: its ledger counts the kept cards for their pod.
+        finder: chooses victims.
+        clock: bounds everything.
+        limit_s: timeout of one request.
+        on_evicted: called with each victim once it is evicted, and for whom it was.
+    """
+
+    def __init__(  # noqa: PLR0913 - one keyword for each collaborator
+        self,
+        api: Evictor,
+        cache: ClaimCache,
+        core: SchedulerCore,
+        finder: RoomFinder,
+        *,
+        clock: Clock,
+        limit_s: float,
+        on_evicted: Callable[[BoundPod, Preemption], None] = lambda *_: None,
+    ) -> None:
+        self._api = api
+        self._cache = cache
+        self._core = core
+        self._finder = finder
+        self._clock = clock
+        self._limit_s = limit_s
+        self._on_evicted = on_evicted
+        self._under_way: dict[str, Preemption] = {}
+        self._spared_until_s: dict[str, float] = {}
+        self.number = 0
+
+    def adopt(self) -> None:
+        """Go on with what the leader before us began, as far as the claims say it."""
+        for uid, pod in self._cache.pods.items():
+            claim = self._cache.claim_of(pod)
+            if claim is None or claim.holder != uid or claim.allocated or not claim.cards:
+                continue
+            nodes = self._cache.nodes_of(claim)
+            if len(nodes) != 1:
+                continue
+            (node,) = nodes
+            here = map(self._core.bound_pods.get, self._core.ledger.pods_on(node))
+            leaving = tuple(
+                other
+                for other in here
+                if other is not None
+                and other.terminating
+                and not claim.cards.isdisjoint(other.allocation.by_card)
+            )
+            if leaving:
+                self._begin(pod, node, claim.cards, leaving).evicted = True
+
+    async def find(self, pod: UnboundPod, nodes: Collection[str]) -> Plan | None:
+        """Choose victims for a pod that fits nowhere, and count their cards for it from now on."""
+        priority = pod.info.priority
+        held = map(self._core.bound_pods.get, self._core.ledger.observed)
+        if not any(other is not None and other.priority < priority for other in held):
+            return None
+        now_s = self._clock.monotonic()
+        self._spared_until_s = {
+            uid: until_s for uid, until_s in self._spared_until_s.items() if until_s > now_s
+        }
+        room = await self._finder.room(
+            pod.info,
+            nodes,
+            spared=frozenset(self._spared_until_s),
+            closed=lambda: self.kept_from(pod),
+        )
+        # There must be no await from here on: the cards may be given to another.
+        if room is None or uid_of(pod) not in self._cache.pods:
+            return None
+        choice = room.placement.assignment
+        cards = frozenset(part.card for parts in choice.values() for part in parts)
+        if len(cards) + sum(len(other.cards) for other in self._active()) > _MOST_KEPT:
+            return None
+        self._begin(pod, room.node, cards, room.victims)
+        self._cache.assume(pod, room.node, choice, move="")
+        leaving = counted(len(room.victims), "pod")
+        return Plan(
+            nodes=(room.node,),
+            choice=choice,
+            cards=shortlists((choice,)),
+            why=f"{leaving} of lower priority must leave {room.node} first",
+        )
+
+    def _begin(
+        self, pod: UnboundPod, node: str, cards: frozenset[CardUuid], victims: tuple[BoundPod, ...]
+    ) -> Preemption:
+        self.number += 1
+        found = self._under_way[uid_of(pod)] = Preemption(
+            pod=uid_of(pod),
+            priority=pod.info.priority,
+            node=node,
+            cards=cards,
+            victims=victims,
+            number=self.number,
+            began_s=self._clock.monotonic(),
+        )
+        return found
+
+    def _active(self) -> Iterator[Preemption]:
+        for uid, one in tuple(self._under_way.items()):
+            pod = self._cache.pods.get(uid)
+            claim = None if pod is None else self._cache.claim_of(pod)
+            if pod is None or (claim is not None and claim.allocated):
+                self.end(uid)
+            else:
+                yield one
+
+    def end(self, uid: str) -> None:
+        """Keep nothing any more for a pod."""
+        self._under_way.pop(uid, None)
+
+    def of(self, uid: str, claim: DeviceClaim) -> Preemption | None:
+        """Return what is under way for a pod, whose claim lists the cards to be."""
+        one = self._under_way.get(uid)
+        return one if one is not None and claim.cards == one.cards else None
+
+    def kept_from(self, pod: UnboundPod) -> frozenset[CardUuid]:
+        """Return the cards that are kept for others, whose priority is no lower."""
+        return frozenset(card for one in self._against(pod) for card in one.cards)
+
+    def is_threat(self, pod: UnboundPod, claim: DeviceClaim, *, planned: int) -> bool:
+        """Report whether a claim may be allocated cards that are kept from its pod.
+
+        Args:
+            pod: the pod.
+            claim: its claim, which is not allocated.
+            planned: the number of the last preemption that its shortlist takes account of.
+        """
+        if claim.open:
+            return not self.kept_from(pod) <= claim.excluded
+        cards = claim.cards
+        if uid_of(pod) not in self._under_way:
+            # Its first cards have room for it, which was counted when the victims were chosen.
+            cards -= {part.card for some in claim.first_choice.values() for part in some}
+        return any(
+            planned < one.number and not cards.isdisjoint(one.cards) for one in self._against(pod)
+        )
+
+    def _against(self, pod: UnboundPod) -> Iterator[Preemption]:
+        uid, priority = uid_of(pod), pod.info.priority
+        return (one for one in self._active() if one.pod != uid and one.priority >= priority)
+
+    def is_over(self, one: Preemption) -> bool:
+        """Report whether the victims are gone, and kube-scheduler has not taken the cards since."""
+        now_s = self._clock.monotonic()
+        if not one.evicted:
+            return now_s - one.began_s > _GIVE_UP_S
+        if any(victim.uid in self._core.ledger.observed for victim in one.victims):
+            return False
+        if one.free_s is None:
+            one.free_s = now_s
+        return now_s - one.free_s > _TAKES_S
+
+    async def evict(self, one: Preemption) -> bool:
+        """Evict the victims, or none if one may not be; report whether to go on with it."""
+        for dry_run in (True, False):
+            for victim in one.victims:
+                now = self._core.bound_pods.get(victim.uid)
+                if now is None or now.terminating:
+                    continue
+                try:
+                    await self._evict(victim, dry_run=dry_run)
+                except KubeError as error:
+                    name = f"{victim.namespace}/{victim.name}"
+                    log.warning("pod_not_preempted", pod=name, error=str(error))
+                    if not _may_change(error):
+                        self._spared_until_s[victim.uid] = self._clock.monotonic() + _SPARED_S
+                    return one.begun or _may_change(error)
+                if not dry_run:
+                    one.begun = True
+                    self._on_evicted(victim, one)
+        one.evicted = True
+        return True
+
+    async def _evict(self, victim: BoundPod, *, dry_run: bool) -> None:
+        try:
+            async with asyncio.timeout(self._limit_s):
+                await self._api.evict(
+                    namespace=victim.namespace, name=victim.name, uid=victim.uid, dry_run=dry_run
+                )
+        except (NotFound, Conflict):
+            return  # it is gone
+        except TimeoutError:
+            why = f"no answer within {self._limit_s:g} s"
+            raise Unavailable(
+                verb="POST", path="eviction", status=None, reason="", message=why
+            ) from None
+
+
+def _may_change(error: KubeError) -> bool:
+    """Report whether an eviction is refused for the moment, not for what protects the pod."""
+    busy = isinstance(error, TooManyRequests) and not error.by_disruption_budget
+    return busy or error.status is None
