@@ -32,7 +32,7 @@ from kube.informer import Change, Informer
 from kube.kinds import MOVES, NODES, PDBS, PODS, RESOURCE_CLAIMS, RESOURCE_QUOTAS
 from kube.leader_election import LeaderElector, LeaseDurations, LeaseNotes
 from process.clock import Clock, SystemClock
-from process.event_loop import longest_pause_s
+from process.event_loop import MeasuredEventLoop, longest_pause_s
 from process.http2.connections import ALPN
 from process.lifecycle import Running, Server, Service
 from process.memory import read_tls_in_small_pieces
@@ -102,6 +102,7 @@ def build(settings: SchedulerSettings) -> Service:
         ),
         drain_wait_s=settings.drain_wait_s,
         drain_timeout_s=settings.drain_timeout_s,
+        new_loop=MeasuredEventLoop,
     )
 
 

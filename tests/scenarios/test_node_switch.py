@@ -119,6 +119,11 @@ async def until_condition(world: ClaimsWorld, node: str, *wanted: str) -> None:
     await until(is_so, what=f"{node} says {wanted}", limit_s=60)
 
 
+def kill_agent(node: Node) -> None:
+    assert node.agent is not None
+    node.agent.cancel()
+
+
 async def test_a_node_is_switched_both_ways_under_load_and_never_offers_both(
     world: ClaimsWorld,
 ) -> None:
@@ -139,8 +144,7 @@ async def test_a_node_is_switched_both_ways_under_load_and_never_offers_both(
             await world.kube.create(PODS, a_slot_pod(f"late-{number}"))
         await until_condition(world, "gpu-1", "False", "Switching")
         await delete(world, "slot-0", "slot-1")
-        assert node.agent is not None
-        node.agent.cancel()
+        kill_agent(node)
         await until_condition(world, "gpu-1", "False", "Switching")
         assert set((await phases(world, "claim-")).values()) == {"Pending"}
         # What was bound by the old wiring until then keeps the node, and nothing more comes.
@@ -166,8 +170,8 @@ async def test_a_node_is_switched_both_ways_under_load_and_never_offers_both(
         await until_condition(world, "gpu-1", "True", "CardsShared")
         await world.kube.create(PODS, a_slot_pod("late-4"))
         await until_running(world, "late-", 5 - len([one for one in deleted if "late" in one]))
-
         await until_running(world, "last", 1)
+
         assert codes == [1, 1]
         assert ("claims", "devicePlugin") not in timeline.states
         assert [state for state in timeline.states if state] == [
