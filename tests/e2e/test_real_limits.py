@@ -254,8 +254,9 @@ async def test_without_the_agents_answer_no_process_runs_although_its_limit_was_
 ) -> None:
     # No audit asks the driver while it hangs.
     async with a_limited_node(nvml_library, audits_s=3600) as limited:
-        node, card = limited.node, limited.uuid(0)
-        before = await bound(limited, [telling("train", mib=700)], train=[(card, 700)])
+        node, card, other = limited.node, limited.uuid(0), limited.uuid(1)
+        # On another card: the exporter asks the driver about each card with a limited container.
+        before = await bound(limited, [telling("train", mib=700)], train=[(other, 700)])
         await node.wait_running([before["metadata"]["uid"]])
         # The limit is set, and then the agent waits for the driver's answer what stands.
         limited.say(**{"0__hang__nvmlDeviceGetMemoryLimits_v1": 1})
