@@ -5,7 +5,6 @@ import asyncio
 from kube.errors import AccessError
 from kube.leader_election import LeaseLost
 from process.clock import SystemClock
-from process.event_loop import MeasuredEventLoop
 from process.lifecycle import Service, run_until_stopped
 from process.memory import freeze_imported
 
@@ -13,5 +12,5 @@ from process.memory import freeze_imported
 def run_service(service: Service) -> int:
     """Run *service* until the process is told to stop, and return the exit code."""
     freeze_imported()
-    with asyncio.Runner(loop_factory=MeasuredEventLoop) as runner:
+    with asyncio.Runner(loop_factory=service.new_loop) as runner:
         return runner.run(run_until_stopped(service, SystemClock(), known=(AccessError, LeaseLost)))

@@ -79,9 +79,9 @@ def parse_memory_mib(text: str, *, field: str) -> Mib:
         RequestError: *text* is not a positive quantity with a unit, or larger than any card.
     """
     wanted = "a Kubernetes quantity with a unit, e.g. '8Gi' or '8000Mi'"
-    _refuse_long(text, field=field)
     match = _QUANTITY.fullmatch(text)
     if not match or match[2] is None:
+        _refuse_long(text, field=field)
         raise RequestError(field=field, found=text, wanted=wanted, hint=_memory_hint(text))
     mib = _to_mib(match[1], match[2])
     if mib < 1:
@@ -107,9 +107,9 @@ def parse_share(text: str, *, field: str) -> Fraction:
         RequestError: *text* is not a plain number with 0 < share ≤ 1.
     """
     wanted = "a share of one card above 0 and at most 1, e.g. '0.5' or '50%'"
-    _refuse_long(text, field=field)
     match = _SHARE.fullmatch(text)
     if not match:
+        _refuse_long(text, field=field)
         raise RequestError(field=field, found=text, wanted=wanted, hint=_share_hint(text))
     integer, _, decimals = match[1].partition(".")
     parts, of = int(integer + decimals), 10 ** len(decimals) * (100 if match[2] else 1)

@@ -98,8 +98,12 @@ class Connections:
         held = self._open.get(descriptor)
         if held is None:
             return
-        held.stage, held.since = stage, asyncio.get_running_loop().time()
+        held.stage = stage
         held.abort = abort or held.abort
+        if stage is Stage.JUDGING:
+            held.closes_at = None
+            return
+        held.since = asyncio.get_running_loop().time()
         if stage is Stage.IDLE:
             self._close_later(descriptor, held, self._limits.idle_s)
         else:

@@ -61,6 +61,7 @@ class Service:
     """Up before everything else and down after it, so that probes are answered all along."""
     drain_wait_s: float = 3.0
     drain_timeout_s: float = 10.0
+    new_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
 
 
 async def run_until_stopped(

@@ -32,7 +32,7 @@ from kube.informer import Change, Informer
 from kube.kinds import MOVES, NODES, PDBS, PODS, RESOURCE_CLAIMS, RESOURCE_QUOTAS
 from kube.leader_election import LeaderElector, LeaseDurations, LeaseNotes
 from process.clock import Clock, SystemClock
-from process.event_loop import longest_pause_s
+from process.event_loop import MeasuredEventLoop, longest_pause_s
 from process.http2.connections import ALPN
 from process.lifecycle import Running, Server, Service
 from process.memory import read_tls_in_small_pieces
@@ -102,6 +102,7 @@ def build(settings: SchedulerSettings) -> Service:
         ),
         drain_wait_s=settings.drain_wait_s,
         drain_timeout_s=settings.drain_timeout_s,
+        new_loop=MeasuredEventLoop,
     )
 
 
@@ -466,17 +467,15 @@ def _wire(
     )
     binder = Binder(
         client,
-        ledger=ledger,
+        cards=core.cards,
         assumptions=assumptions,
         find=find,
-        strategy=lambda: config.value,
         leads=lambda: leader_gate.leads,
         term=lambda: election.term,
         record=election.renew,
         clock=clock,
         metrics=metrics,
         limit_s=settings.bind_timeout_s,
-        choosers=core.choosers,
         host_left=core.host_left,
         groups=BindGroups(clock, pause_s=settings.bind_pause_s),
     )

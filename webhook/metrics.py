@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from enum import Enum
+from functools import cache
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -31,12 +32,13 @@ class WebhookMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.config = ConfigMetrics("webhook", registry)
-        self._decisions = Counter(
+        decisions = Counter(
             "fracgpu_webhook_decisions_total",
             "Admission reviews by outcome, and the dialect that the request was made in.",
             ["outcome", "dialect"],
             registry=registry,
         )
+        self._count_of = cache(decisions.labels)  # a review looks for its own each time
         self._seconds = Histogram(
             "fracgpu_webhook_review_duration_seconds",
             "Time from the complete request body to the answer.",
@@ -55,10 +57,10 @@ class WebhookMetrics:
             registry=registry,
         )
         for decision in Decision:
-            self._decisions.labels(decision.value, NO_DIALECT)
+            self._count_of(decision.value, NO_DIALECT)
 
     def decided(self, decision: Decision, *, duration_s: float, dialect: str = NO_DIALECT) -> None:
-        self._decisions.labels(decision.value, dialect).inc()
+        self._count_of(decision.value, dialect).inc()
         self._seconds.observe(duration_s)
 
     def watch_connections(self, count: Callable[[], float]) -> None:

@@ -11,7 +11,6 @@ import hmac
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import zip_longest
 from typing import Final
 
 from fracgpu.request.grant_note import CLOCK_SKEW, SEAL_LIFETIME, Seal
@@ -58,22 +57,15 @@ class SealKeys:
 
     def at(self, now: datetime) -> tuple[bytes, ...]:
         """Return the key that seals, then the others that verify; empty before the first."""
-        current = [
-            known
-            for known, after in zip_longest(self._known, self._known[1:])
-            if after is None or after.since is None or now < after.since + _KEPT
-        ]
-        sealing = next(
-            (
-                known
-                for known in reversed(current)
-                if known.since is None or now >= known.since + SPREADS
-            ),
-            current[0] if current else None,
-        )
-        if sealing is None:
-            return ()
-        return (sealing.key, *(known.key for known in current if known.key != sealing.key))
+        current: list[bytes] = []
+        sealing: list[bytes] = []
+        for known in self._known:
+            if known.since is not None and now >= known.since + _KEPT:
+                current.clear()  # what it has replaced
+            if not current or known.since is None or now >= known.since + SPREADS:
+                sealing = [known.key]
+            current.append(known.key)
+        return (*sealing, *(key for key in current if key not in sealing))
 
 
 # An old key seals until its successor has spread, and its last seal has a full lifetime.

@@ -176,9 +176,10 @@ class RequestGate:
     async def stages(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Track the stage of each connection, and refuse unknown clients."""
         transport = request.transport
-        enter = None if transport is None else self._enter_of(transport)
-        if enter is not None:
-            enter(Stage.JUDGING)
+        descriptor = -1
+        if transport is not None:
+            descriptor = transport.get_extra_info("socket").fileno()
+            self.connections.enter(descriptor, Stage.JUDGING, abort=transport.abort)
         try:
             if self._client_names and (
                 transport is None or _client_name(transport) not in self._client_names
@@ -189,16 +190,13 @@ class RequestGate:
             return await handler(request)
         finally:
             # Of a client that is gone, another connection may have the descriptor by now.
-            if enter is not None and request.transport is transport:
-                enter(Stage.IDLE)
-
-    def _enter_of(self, transport: asyncio.Transport) -> Callable[[Stage], None]:
-        descriptor: int = transport.get_extra_info("socket").fileno()
-        return partial(self.connections.enter, descriptor, abort=transport.abort)
+            if transport is not None and request.transport is transport:
+                self.connections.enter(descriptor, Stage.IDLE)
 
     def _enter(self, request: web.Request, stage: Stage) -> None:
-        if request.transport is not None:
-            self._enter_of(request.transport)(stage)
+        transport = request.transport
+        if transport is not None:
+            self.connections.enter(transport.get_extra_info("socket").fileno(), stage)
 
 
 def _client_name(transport: asyncio.Transport) -> str:
@@ -212,7 +210,15 @@ _Judge = Callable[[Review, Mapping[str, str]], AdmissionResult]
 
 
 class AdmissionHandler:
-    """Answers AdmissionReviews by the cluster's current state."""
+    """Answers AdmissionReviews by the cluster's current state.
+
+    Each handler answers with 200, or 400 if the body is no review, or 413 if it is too long.
+
+    Attributes:
+        mutate: answers a pod's review.
+        validate: answers a workload's review, never with a patch.
+        mutate_templates: answers a workload's review, never with a refusal.
+    """
 
     def __init__(
         self,
@@ -226,22 +232,18 @@ class AdmissionHandler:
         self._metrics = metrics
         self._clock = clock
         self._log = log.bind()  # made anew for each line otherwise
+        self.mutate = self._handler(self._judge_pod)
+        self.validate = self._handler(partial(self._judge_workload, admit_workload))
+        self.mutate_templates = self._handler(partial(self._judge_workload, grant_templates))
 
-    async def mutate(self, request: web.Request) -> web.Response:
-        """Answer a pod's review: 200, or 400 if the body is no review, or 413 if it is too long."""
-        return await self._handle(request, self._judge_pod)
+    def _handler(self, judge: _Judge) -> Callable[[web.Request], Awaitable[web.Response]]:
+        return partial(self._handle, partial(self._answer, judge))
 
-    async def validate(self, request: web.Request) -> web.Response:
-        """Answer a workload's review like :meth:`mutate`, but never with a patch."""
-        return await self._handle(request, partial(self._judge_workload, admit_workload))
-
-    async def mutate_templates(self, request: web.Request) -> web.Response:
-        """Answer a workload's review like :meth:`mutate`; never with a refusal."""
-        return await self._handle(request, partial(self._judge_workload, grant_templates))
-
-    async def _handle(self, request: web.Request, judge: _Judge) -> web.Response:
+    async def _handle(
+        self, answer: Callable[[bytes], Awaitable[web.Response]], request: web.Request
+    ) -> web.Response:
         try:
-            return await self._gate.answer(request, partial(self._answer, judge))
+            return await self._gate.answer(request, answer)
         except web.HTTPRequestEntityTooLarge as error:
             self._metrics.decided(Decision.TOO_LARGE, duration_s=0)
             log.warning("review_too_large", reason=error.text)

@@ -2,7 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import lru_cache
 from itertools import islice
@@ -56,6 +56,7 @@ class CardClass:
         free_share: free MiB of the class over its capacity, 0..1.
         measured: a node agent reported such a card; false when only node labels suggest it.
         declared: pools can offer such cards, whether or not a node has any now.
+        vendors: of the models.
     """
 
     name: str = ""
@@ -68,8 +69,10 @@ class CardClass:
     free_share: float
     measured: bool = True
     declared: bool = False
+    vendors: frozenset[Vendor] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "vendors", frozenset(map(vendor_of, self.models)))
         if self.as_large_per_node < self.most_per_node:
             object.__setattr__(self, "as_large_per_node", self.most_per_node)
 
@@ -95,12 +98,16 @@ class CardClass:
 
     def is_of(self, vendor: Vendor, globs: Sequence[str]) -> bool:
         """Report whether a model of *vendor* that the globs allow is of this class."""
-        if self.declared and not self.allowed_by(globs):
+        if vendor not in self.vendors:
             return False
-        for model in self.models:
-            if vendor_of(model) is vendor and (self.declared or model_allowed(model, globs=globs)):
-                return True
-        return False
+        if not globs:
+            return True
+        if self.declared:
+            return self.allowed_by(globs)
+        return any(
+            vendor_of(model) is vendor and model_allowed(model, globs=globs)
+            for model in self.models
+        )
 
 
 def model_key(model: str) -> str:

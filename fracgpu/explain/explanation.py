@@ -8,6 +8,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
+from msgspec import structs
+
 from fracgpu import names
 from fracgpu.cards.card import FULL_CORES, CardUuid, Cordon, CordonEffect, NodeCards
 from fracgpu.explain.answers import (
@@ -79,7 +81,7 @@ def explain(pod: ExplainedPod, state: ClusterState) -> Explanation:
 
 def by_strategy(need: PodNeed, state: ClusterState) -> PodNeed:
     """Return a need with the strategy that applies to it: its own, else the cluster's."""
-    return replace(need, strategy=need.strategy or state.strategy)
+    return structs.replace(need, strategy=need.strategy or state.strategy)
 
 
 def _choice(nodes: Iterable[NodeAnswer], preferred: str) -> FittingCards:

@@ -92,8 +92,8 @@ def _fewer_cards(
     most = max(part.cards for part in need.containers)
 
     def fewer(count: int) -> PodNeed:
-        some = (replace(part, cards=min(part.cards, count)) for part in need.containers)
-        return replace(need, containers=tuple(some))
+        some = (structs.replace(part, cards=min(part.cards, count)) for part in need.containers)
+        return structs.replace(need, containers=tuple(some))
 
     found = _largest(fewer, most - 1, nodes)
     if found is not None:
@@ -116,8 +116,8 @@ def _less_compute(
     def less(cores: int) -> PodNeed:
         # Step 1 stands for no reservation, which the language does not write as a number.
         limit = 0 if cores == 1 else cores
-        some = (replace(part, cores=min(part.cores, limit)) for part in need.containers)
-        return replace(need, containers=tuple(some))
+        some = (structs.replace(part, cores=min(part.cores, limit)) for part in need.containers)
+        return structs.replace(need, containers=tuple(some))
 
     found = _largest(less, most - 1, nodes)
     if found is None:
@@ -144,8 +144,8 @@ def _without_limits(need: PodNeed, nodes: Sequence[NodeInfo]) -> Iterator[Sugges
         names.MEMORY_LIMIT: any(part.most_mib is not None for part in need.containers),
     }
     keys = " and ".join(key for key, present in used.items() if present)
-    bare = tuple(replace(part, most_share=None, most_mib=None) for part in need.containers)
-    cards = find_fitting_cards(replace(need, containers=bare), nodes) if keys else None
+    bare = tuple(structs.replace(part, most_share=None, most_mib=None) for part in need.containers)
+    cards = find_fitting_cards(structs.replace(need, containers=bare), nodes) if keys else None
     if cards is not None:
         yield Suggestion(
             kind=SuggestionKind.NO_LIMIT,
@@ -159,10 +159,10 @@ def _other_models(need: PodNeed, nodes: Sequence[NodeInfo]) -> Iterator[Suggesti
     every = [info.card for node_info in nodes for info in node_info.cards.values()]
     sizes = {(model_key(card.model), card.capacity_mib if shared else None) for card in every}
     for model, size in sorted(sizes, key=lambda pair: (pair[0], pair[1] or 0)):
-        changed = replace(need, models=(model,))
+        changed = structs.replace(need, models=(model,))
         if size is not None:
             some = tuple(_of_class(part, size) for part in need.containers)
-            changed = replace(changed, containers=some)
+            changed = structs.replace(changed, containers=some)
         allowed = model_allowed(model, globs=need.models)
         cards = (
             None
@@ -237,20 +237,22 @@ def _shrunk(need: PodNeed, *, step: int, steps: int, size: Mib) -> PodNeed | Non
     for part in need.containers:
         if part.share is None:
             mib = part.mib * step // steps
-            containers.append(replace(part, mib=Mib(mib)))
+            containers.append(structs.replace(part, mib=Mib(mib)))
             if mib < 1:
                 return None
         else:
             share = Fraction(int(part.share * step * _MILLI / steps), _MILLI)
             if share == 0:
                 return None
-            containers.append(_of_class(replace(part, share=share), size))
-    return replace(need, containers=tuple(containers))
+            containers.append(_of_class(structs.replace(part, share=share), size))
+    return structs.replace(need, containers=tuple(containers))
 
 
 def _of_class(need: ContainerNeed, size: Mib) -> ContainerNeed:
     return (
-        need if need.share is None else replace(need, mib=share_of(need.share, capacity_mib=size))
+        need
+        if need.share is None
+        else structs.replace(need, mib=share_of(need.share, capacity_mib=size))
     )
 
 
@@ -347,7 +349,7 @@ def _without(node_info: NodeInfo, uids: frozenset[str], state: ClusterState) -> 
 def _in_the_way(node_info: NodeInfo, need: PodNeed, state: ClusterState) -> frozenset[str]:
     """Return pods that would make room by ending, on the cards where that takes fewest pods."""
     most = max(need.containers, key=lambda part: (part.mib, part.cards))
-    most = replace(most, cores=max(part.cores for part in need.containers))
+    most = structs.replace(most, cores=max(part.cores for part in need.containers))
     infos = tuple(node_info.cards.values())
     # A card that is kept for a pod is looked at: the hold is one of the reasons, and lapses.
     cards = cards_of([structs.replace(info, kept_for="") for info in infos]).at(0)

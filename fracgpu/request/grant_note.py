@@ -10,9 +10,8 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Final, TypedDict, Unpack
 
 import msgspec
 
@@ -79,6 +78,16 @@ class GrantData(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, r
     seal: str = ""
 
 
+class Changes(TypedDict, total=False):
+    """The fields of `GrantData` for what was changed on the pod."""
+
+    requires: tuple[AddedRequirement, ...]
+    tolerates: tuple[Toleration, ...]
+    schedulers: tuple[str, ...]
+    removed: dict[str, tuple[str, ...]]
+    claim: str
+
+
 class GrantNote(msgspec.Struct, frozen=True, kw_only=True):
     """The annotation, parsed or about to be written."""
 
@@ -142,40 +151,29 @@ class Seal(msgspec.Struct, frozen=True, kw_only=True):
 NO_SEAL: Final = Seal()
 
 
-def describe_grant(granted: Grant, *, dialect: str = "", origin: str = "") -> GrantNote:
-    """Return the note for a grant; *dialect* and *origin* are of the foreign request, if any."""
-    words = describe(granted)
+def describe_grant(
+    granted: Grant, *, dialect: str = "", origin: str = "", **changes: Unpack[Changes]
+) -> GrantNote:
+    """Return the note for a grant.
+
+    Args:
+        granted: the grant.
+        dialect: of the foreign request, if any.
+        origin: of the foreign request.
+        changes: what was changed on the pod, apart from what its author wrote.
+    """
+    words, card_class = describe(granted), granted.card_class
     return GrantNote(
         words=f"{words}{_FROM}{origin}" if origin else words,
         data=GrantData(
             containers=_of(granted),
-            class_mib=_class_of(granted),
-            card_class=granted.card_class.name if granted.card_class else "",
+            class_mib=None if card_class is None else int(card_class.capacity_mib),
+            card_class="" if card_class is None else card_class.name,
             for_pool=granted.for_pool,
             dialect=dialect,
+            **changes,
         ),
     )
-
-
-def with_changes(
-    granted: GrantNote,
-    *,
-    requires: tuple[AddedRequirement, ...],
-    tolerates: tuple[Toleration, ...] = (),
-    schedulers: tuple[str, ...],
-    removed: Mapping[str, tuple[str, ...]],
-    claim: str = "",
-) -> GrantNote:
-    """Return the note with what was changed on the pod, apart from what its author wrote."""
-    data = msgspec.structs.replace(
-        granted.data,
-        requires=requires,
-        tolerates=tolerates,
-        schedulers=schedulers,
-        removed=dict(removed),
-        claim=claim,
-    )
-    return GrantNote(words=granted.words, data=data)
 
 
 def read_grant_note(text: str) -> GrantNote | None:
@@ -212,14 +210,14 @@ def as_granted(need: PodNeed, granted: Mapping[str, GrantedAmounts]) -> PodNeed:
     cannot.
     """
     containers = tuple(_granted(one, granted) for one in need.containers)
-    return replace(need, containers=containers, by_claim=True)
+    return msgspec.structs.replace(need, containers=containers, by_claim=True)
 
 
 def _granted(need: ContainerNeed, granted: Mapping[str, GrantedAmounts]) -> ContainerNeed:
     amounts = granted.get(need.name)
     if amounts is None:
-        return replace(need, kind=ContainerKind.APP)
-    return replace(
+        return msgspec.structs.replace(need, kind=ContainerKind.APP)
+    return msgspec.structs.replace(
         need,
         kind=ContainerKind.APP,
         cards=amounts.cards,
@@ -246,10 +244,6 @@ def class_named_in(text: str) -> str:
 def words_of(text: str) -> str:
     """Return the words of the annotation, without the data."""
     return text.partition("\n")[0]
-
-
-def _class_of(granted: Grant) -> int | None:
-    return None if granted.card_class is None else int(granted.card_class.capacity_mib)
 
 
 def _most(container: ContainerNeed) -> str | msgspec.UnsetType:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import Enum
 from fractions import Fraction
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from fracgpu import names
 from fracgpu.cards.card import FULL_CORES
@@ -68,7 +68,10 @@ def parse_request(
     Raises:
         RequestError: a value cannot be parsed, or two contradict each other.
     """
-    if not _ours(annotations, containers):
+    annotations = {key: text for key, text in annotations.items() if key.startswith(names.PREFIX)}
+    if not annotations and not any(
+        any_of_ours(spec.limits) or any_of_ours(spec.requests) for spec in containers
+    ):
         return None  # nearly every pod
     refuse_beyond(annotations, containers)
     _refuse_unknown_keys(annotations)
@@ -78,41 +81,35 @@ def parse_request(
     parse_gang(annotations)
     rebalance = _choice(annotations, names.REBALANCE, Rebalance)
     limits = [(spec.name, *parse_resource_limits(spec)) for spec in containers]
-    shares = _items(annotations, names.FRACTION, containers, _share)
-    memories = _items(annotations, names.MEMORY, containers, _memory)
-    most_shares = _items(annotations, names.FRACTION_LIMIT, containers, _share)
-    most_mib = _items(annotations, names.MEMORY_LIMIT, containers, _memory)
-    cores = _items(annotations, names.CORES, containers, _cores)
-    cards = _items(annotations, names.CARDS, containers, _cards)
+    items = {
+        key: _items(annotations[key], key, containers, parse)
+        for key, parse in ITEM_PARSERS.items()
+        if key in annotations
+    }
     slices = []
     for spec, (name, mib, slots) in zip(containers, limits, strict=True):
-        if name in shares and name in memories:
+        own = {key: found[name] for key, found in items.items() if name in found}
+        share, memory = own.get(names.FRACTION), own.get(names.MEMORY)
+        if share is not None and memory is not None:
             raise RequestError(
                 field=names.FRACTION,
                 found=annotations[names.FRACTION],
                 wanted=f"either fraction or memory for container '{name}', not both",
             )
-        if name not in shares and name not in memories and mib is None:
-            beside: dict[str, Mapping[str, object]] = {
-                names.CORES: cores,
-                names.CARDS: cards,
-                names.FRACTION_LIMIT: most_shares,
-                names.MEMORY_LIMIT: most_mib,
-            }
-            _refuse_orphans(spec, annotations, beside)
+        if share is None and memory is None and mib is None:
+            _refuse_orphans(spec, annotations, own)
             continue
-        count = cards.get(name, 1)
-        memory = memories.get(name)
-        if name not in shares and memory is None and mib is not None:
+        count = own.get(names.CARDS, 1)
+        if share is None and memory is None and mib is not None:
             memory = split_over_cards(mib, count, name)
         part = SliceRequest(
             container=name,
             kind=spec.kind,
-            share=shares.get(name),
+            share=share,
             mib=memory,
-            most_share=most_shares.get(name),
-            most_mib=most_mib.get(name),
-            cores=cores.get(name, 0),
+            most_share=own.get(names.FRACTION_LIMIT),
+            most_mib=own.get(names.MEMORY_LIMIT),
+            cores=own.get(names.CORES, 0),
             cards=count,
             limit_mib=mib,
             limit_slots=slots,
@@ -122,8 +119,9 @@ def parse_request(
     if not slices:
         _refuse_lonely_keys(annotations)
         return None
-    _refuse_several_cards_of_mps(isolation, slices)
-    _refuse_unenforced_limits(annotations, isolation)
+    if isolation:
+        _refuse_several_cards_of_mps(isolation, slices)
+        _refuse_unenforced_limits(annotations, isolation)
     return PodRequest(
         slices=tuple(slices),
         vendor=_choice(annotations, names.VENDOR, Vendor),
@@ -158,7 +156,7 @@ def _refuse_unenforced_limits(
     annotations: Mapping[str, str], isolation: Sequence[Isolation]
 ) -> None:
     """Reject a limit for a pod that driver and kernel are not the first to limit."""
-    if not isolation or isolation[0] in (Isolation.BEST, Isolation.KERNEL):
+    if isolation[0] in (Isolation.BEST, Isolation.KERNEL):
         return
     for key in (names.FRACTION_LIMIT, names.MEMORY_LIMIT):
         if key in annotations:
@@ -198,16 +196,8 @@ def refuse_beyond(annotations: Mapping[str, str], containers: Sequence[Container
             )
 
 
-def _ours(annotations: Mapping[str, str], containers: Sequence[ContainerSpec]) -> bool:
-    return any_of_ours(annotations) or any(
-        any_of_ours(spec.limits) or any_of_ours(spec.requests) for spec in containers
-    )
-
-
 def _refuse_unknown_keys(annotations: Mapping[str, str]) -> None:
-    unknown = [
-        key for key in annotations if key.startswith(names.PREFIX) and key not in names.POD_KEYS
-    ]
+    unknown = annotations.keys() - names.POD_KEYS
     if unknown:
         key = min(unknown)
         words = [known_key.removeprefix(names.PREFIX) for known_key in names.REQUEST_KEYS]
@@ -232,12 +222,10 @@ def _refuse_lonely_keys(annotations: Mapping[str, str]) -> None:
 
 
 def _refuse_orphans(
-    spec: ContainerSpec,
-    annotations: Mapping[str, str],
-    items: Mapping[str, Mapping[str, object]],
+    spec: ContainerSpec, annotations: Mapping[str, str], own: Collection[str]
 ) -> None:
-    for key, by_container in items.items():
-        if spec.name in by_container:
+    for key in (names.CORES, names.CARDS, names.FRACTION_LIMIT, names.MEMORY_LIMIT):
+        if key in own:
             raise RequestError(
                 field=key,
                 found=annotations[key],
@@ -254,15 +242,9 @@ def _refuse_orphans(
 
 
 def _items(
-    annotations: Mapping[str, str],
-    key: str,
-    containers: Sequence[ContainerSpec],
-    parse: Callable[[str, str], _T],
+    text: str, key: str, containers: Sequence[ContainerSpec], parse: Callable[[str, str], _T]
 ) -> dict[str, _T]:
     """Parse one annotation: one item for the first app container, or ``name=item`` pairs."""
-    if key not in annotations:
-        return {}
-    text = annotations[key]
     known = {spec.name: None for spec in containers}
     if "=" in text:
         return {name: parse(item, key) for name, item in _pairs(text, key, known).items()}
@@ -312,6 +294,17 @@ def _cores(text: str, key: str) -> int:
 def _cards(text: str, key: str) -> int:
     wanted = f"a whole number of cards from 1 to {MAX_CARDS}, e.g. '2'"
     return parse_count(text, field=key, low=1, high=MAX_CARDS, wanted=wanted)
+
+
+# The keys whose value has one item for each container, and what parses an item.
+ITEM_PARSERS: Final[Mapping[str, Callable[[str, str], Any]]] = {
+    names.FRACTION: _share,
+    names.MEMORY: _memory,
+    names.FRACTION_LIMIT: _share,
+    names.MEMORY_LIMIT: _memory,
+    names.CORES: _cores,
+    names.CARDS: _cards,
+}
 
 
 def parse_models(annotations: Mapping[str, str]) -> tuple[str, ...]:

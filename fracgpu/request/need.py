@@ -1,7 +1,7 @@
 """Values for what a pod asks for: its request in our language, and its need in MiB."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
 from typing import Final
@@ -117,8 +117,7 @@ class PodRequest(msgspec.Struct, frozen=True, kw_only=True):
     isolation: tuple[Isolation, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContainerNeed:
+class ContainerNeed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What one container needs: *mib* and *cores* on each of *cards* distinct cards.
 
     If *share* is set, only cards of which that share is exactly *mib* will do. Where a card's
@@ -145,8 +144,7 @@ class ContainerNeed:
         return Mib(self.cards * self.mib)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodNeed:
+class PodNeed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A request in MiB, the input of placement.
 
     Attributes:
@@ -162,16 +160,15 @@ class PodNeed:
     by_claim: bool = False
 
 
-# What a pod asks for as a whole is said by a request as by the need that is made of it.
-_OF_POD: Final = tuple(
-    field.name for field in fields(PodNeed) if field.name not in ("containers", "by_claim")
-)
-
-
 def need_of(request: PodRequest, containers: Sequence[ContainerNeed]) -> PodNeed:
     """Return a request with what its containers need in MiB."""
     return PodNeed(
-        containers=tuple(containers), **{name: getattr(request, name) for name in _OF_POD}
+        containers=tuple(containers),
+        vendor=request.vendor,
+        models=request.models,
+        strategy=request.strategy,
+        topology=request.topology,
+        isolation=request.isolation,
     )
 
 

@@ -4,11 +4,11 @@ All nodes of a large cluster would be too much work for a page, and too much to 
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
 import numpy as np
+from msgspec import structs
 
 from fracgpu.placement.fit import Obstacle
 from fracgpu.placement.node_matrix import NodeMatrix
@@ -33,7 +33,7 @@ def nearest_nodes(
 
     Of several containers only the first is looked at: all together would be searched node by node.
     """
-    first = replace(need, containers=need.containers[:1], topology=None)
+    first = structs.replace(need, containers=need.containers[:1], topology=None)
     matrix.refresh(now=now)
     result = evaluate(matrix, first, np.arange(matrix.size), strategy=strategy)
     ranks = np.zeros(matrix.size, np.int64)

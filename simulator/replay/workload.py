@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Final
 
+from msgspec import structs
+
 from fracgpu.cards.card import Card, CardUuid, NodeCards
 from fracgpu.cards.card_class import model_allowed, model_key
 from fracgpu.errors import counted
@@ -217,7 +219,7 @@ def _life_s(where: str, row: Mapping[str, str]) -> float | None:
 
 def _of_pod(pod: PodInfo, need: PodNeed, host: HostResources, cards: Sequence[Card]) -> ReplayPod:
     # The strategy under test decides, not the one that the pod requests.
-    need = replace(need, strategy=None)
+    need = structs.replace(need, strategy=None)
     most = max(need.containers, key=lambda container: container.total_mib)
     largest = max((card.capacity_mib for card in cards), default=most.mib)
     share = most.share if most.share is not None else Fraction(most.mib, largest)

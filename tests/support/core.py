@@ -5,6 +5,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 from hypothesis import strategies as st
+from msgspec import structs
 
 from fracgpu.cards.card import Card, CardUuid, CordonEffect, Health, NodeCards
 from fracgpu.k8s.container import ContainerKind, ContainerSpec
@@ -136,7 +137,7 @@ def small_needs(draw: st.DrawFn) -> PodNeed:
     drawn = draw(st.lists(kinds, min_size=1, max_size=3))
     ordered = sorted(drawn, key=lambda kind: kind is ContainerKind.APP)
     containers = [
-        replace(
+        structs.replace(
             a_need(
                 mib := draw(small_mib),
                 name=f"c{n}",

@@ -29,7 +29,6 @@ from fracgpu.request.grant_note import (
     GrantNote,
     describe_grant,
     read_grant_note,
-    with_changes,
 )
 from fracgpu.request.need import PodRequest
 from webhook.admission.bounds import check_bounds, requests_cards
@@ -121,7 +120,7 @@ def admit_create(pod: Pod, context: DecisionContext) -> AdmissionResult:
         granted = _grant(pod, translation, context, selected, sealed=sealed)
         _refuse_no_claim(pod, translation, granted, context)
         if names.GRANTED in pod.annotations:
-            _refuse_forged(pod, said, _described(granted, translation))
+            _refuse_forged(pod, said, describe_grant(granted, origin=translation.origin))
     except RequestError as error:
         reason = blame_limit_range(error, pod.annotations)
         return Denied(message=str(reason), dialect=OURS if requests_cards(pod) else OTHER)
@@ -176,12 +175,14 @@ def _decision(
         pod, config, foreign=translation.foreign_scheduler, with_claim=with_claim
     )
     if sealed is None:
-        note = with_changes(
-            _described(granted, translation),
+        note = describe_grant(
+            granted,
+            dialect=translation.dialect,
+            origin=translation.origin,
             requires=required,
             tolerates=tolerated,
             schedulers=(pod.spec.scheduler_name, config.scheduler_name) if to_scheduler else (),
-            removed=removals,
+            removed=dict(removals),
             claim=context.claim,
         )
         text = context.seal.write(note)
@@ -248,10 +249,6 @@ def grant_of_template(template: Pod, context: DecisionContext) -> Grant | None:
 
 def _tolerated(granted: Grant, context: DecisionContext) -> tuple[Toleration, ...]:
     return tolerations(granted, context.pools, context.classes or ()) if context.pools else ()
-
-
-def _described(granted: Grant, translation: Translation) -> GrantNote:
-    return describe_grant(granted, dialect=translation.dialect, origin=translation.origin)
 
 
 def refuse_written_keys(pod: Pod, *, with_claims: bool) -> Denied | None:
@@ -544,21 +541,25 @@ def refuse_misplaced(annotations: Mapping[str, str], labels: Mapping[str, str]) 
         RequestError: a label would be a request as an annotation, or an annotation would be ours
             in lower case. (The API server accepts capitals in an annotation's prefix.)
     """
-    for key in sorted(annotations):
-        if key.startswith(names.PREFIX):
-            continue
+    capital = [
+        key
+        for key in annotations
+        if not key.startswith(names.PREFIX) and key.lower().startswith(names.PREFIX)
+    ]
+    if capital:
+        key = min(capital)
         small = key.lower()
-        if small.startswith(names.PREFIX):
-            raise RequestError(
-                field=f"annotation {key[:_MOST_SHOWN]}",
-                found=annotations[key],
-                wanted=f"{names.PREFIX} in small letters",
-                hint=f"did you mean {small}?" if small in names.POD_KEYS else "",
-            )
+        raise RequestError(
+            field=f"annotation {key[:_MOST_SHOWN]}",
+            found=annotations[key],
+            wanted=f"{names.PREFIX} in small letters",
+            hint=f"did you mean {small}?" if small in names.POD_KEYS else "",
+        )
+    ours = [key for key in labels if key.startswith(names.PREFIX)]
+    if not ours:
+        return ()
     granted = _LABELS if names.GRANTED in annotations else {}
-    ours = sorted(
-        [key for key in labels if key.startswith(names.PREFIX) and labels[key] != granted.get(key)]
-    )
+    ours = sorted([key for key in ours if labels[key] != granted.get(key)])
     for key in ours:
         small = key.lower()
         if small in names.POD_KEYS:

@@ -7,16 +7,10 @@ from typing import Final
 from fracgpu import names
 from fracgpu.k8s.container import ContainerSpec
 from fracgpu.request.dialects.dialect import DialectReading, ForeignRequest
+from fracgpu.request.language import ITEM_PARSERS
 
-# The keys whose value has one item for each container.
-ITEM_KEYS: Final = (
-    names.FRACTION,
-    names.MEMORY,
-    names.FRACTION_LIMIT,
-    names.MEMORY_LIMIT,
-    names.CORES,
-    names.CARDS,
-)
+ITEM_KEYS: Final = tuple(ITEM_PARSERS)
+"""The keys whose value has one item for each container."""
 
 _GRAIN: Final = 10**9
 

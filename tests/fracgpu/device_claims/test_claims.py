@@ -1,9 +1,8 @@
-from dataclasses import replace
-
 import msgspec
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from fracgpu.cards.card import CardUuid
 from fracgpu.device_claims.claim import assignment_of, decode_claim, held_of_cards
@@ -38,8 +37,8 @@ def cards(*uuids: str) -> tuple[CardUuid, ...]:
 @given(small_nodes(), small_needs())
 def test_what_is_placed_claimed_and_allocated_is_the_same(node: NodeInfo, asked: PodNeed) -> None:
     # A claim has no limit above the request.
-    apps = (replace(one, kind=ContainerKind.APP, most_mib=None) for one in asked.containers)
-    need = replace(asked, containers=tuple(apps))
+    apps = (structs.replace(one, kind=ContainerKind.APP, most_mib=None) for one in asked.containers)
+    need = structs.replace(asked, containers=tuple(apps))
     placement = place(node, need, strategy=Strategy.PACK)
     if not isinstance(placement, Placement):
         return

@@ -4,7 +4,7 @@ A new field of a request has to be drawn here, and a new rule to be said by the 
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from fractions import Fraction
 from itertools import combinations, product
@@ -34,7 +34,7 @@ from fracgpu.placement.fit import (
 )
 from fracgpu.placement.node_matrix import NodeMatrix
 from fracgpu.placement.outcome import NoPlacement, Placement
-from fracgpu.placement.placement import NO_CHOOSERS, CardsOnNode, cards_on_node, evaluate, place
+from fracgpu.placement.placement import CardSelector, CardsOnNode, evaluate, place
 from fracgpu.placement.preemption import (
     PreemptionTarget,
     choose_victims,
@@ -90,7 +90,7 @@ POD: Final[Mapping[str, st.SearchStrategy[Any]]] = {
 
 
 def names_of(cls: type) -> set[str]:
-    return {field.name for field in fields(cls)}
+    return {field.name for field in structs.fields(cls)}
 
 
 @st.composite
@@ -288,11 +288,10 @@ def check_filter(world: World, need: PodNeed, strategy: Strategy) -> None:
 
 def check_bind(world: World, need: PodNeed, strategy: Strategy) -> None:
     pod = PodInfo(record=a_record("asking"), need=need)
+    cards = CardSelector(ledger=world.ledger, strategy=lambda: strategy, now=lambda: NOON)
     for name in NODES:
         info = world.node(name)
-        answer = cards_on_node(
-            world.ledger, pod, name, strategy=strategy, choosers=NO_CHOOSERS, now=NOON
-        )
+        answer = cards.on_node(pod, name)
         assert isinstance(answer, CardsOnNode) == node_takes(info, need)
         if isinstance(answer, CardsOnNode):
             assert all_take(need, cards_in(info, need, answer.placement.assignment))
@@ -419,7 +418,7 @@ def test_every_fact_of_a_pod_is_asked_by_a_rule() -> None:
     """A fact that is drawn but that no rule asks for limits nothing, which few examples show."""
     asked = set()
 
-    class Watched(PodNeed):
+    class Watched(PodNeed, frozen=True):
         def __getattribute__(self, name: str) -> Any:
             asked.add(name)
             return super().__getattribute__(name)
@@ -597,7 +596,7 @@ def test_several_cards_are_ranked_alike_for_one_node_and_for_many(
     assert info is not None
 
     for cards in (1, 2, 3, 4):
-        need = replace(a_pod_need(a_need(200, cards=cards, cores=40)), topology=topology)
+        need = structs.replace(a_pod_need(a_need(200, cards=cards, cores=40)), topology=topology)
         found = evaluate(matrix, need, matrix.rows_of(["n"]), strategy=strategy)
         alone = place(info, need, strategy=strategy)
         assert found.fits.tolist() == [isinstance(alone, Placement)]

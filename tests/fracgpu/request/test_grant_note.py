@@ -14,7 +14,6 @@ from fracgpu.request.grant_note import (
     Seal,
     describe_grant,
     read_grant_note,
-    with_changes,
     words_of,
 )
 from fracgpu.request.need import ContainerNeed, PodNeed
@@ -30,16 +29,17 @@ def a_grant(mib: int = 40960) -> Grant:
     return Grant(need=PodNeed(containers=(need,)), card_class=H100S)
 
 
-GRANTED = describe_grant(
-    a_grant(), dialect="hami", origin="train from hami: nvidia.com/gpumem-percentage=50"
-)
+ORIGIN = "train from hami: nvidia.com/gpumem-percentage=50"
+GRANTED = describe_grant(a_grant(), dialect="hami", origin=ORIGIN)
 
 
 def test_a_grant_carries_data_beside_the_prose() -> None:
     requires = (AddedRequirement(key="fracgpu.io/share", operator="In", values=("true",)),)
-    removed = {"train": ("nvidia.com/gpumem",)}
-    changed = with_changes(
-        GRANTED,
+    removed: dict[str, tuple[str, ...]] = {"train": ("nvidia.com/gpumem",)}
+    changed = describe_grant(
+        a_grant(),
+        dialect="hami",
+        origin=ORIGIN,
         requires=requires,
         schedulers=("hami-scheduler", "fracgpu-scheduler"),
         removed=removed,

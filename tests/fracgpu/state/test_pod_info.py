@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-from dataclasses import replace
 from datetime import UTC, datetime
 from fractions import Fraction
 from pathlib import Path
@@ -12,6 +11,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from fracgpu import names
 from fracgpu.errors import RequestError, WireError
@@ -92,8 +92,8 @@ def test_a_pod_with_our_claim_needs_what_its_grant_says() -> None:
     found = read(pod)
 
     assert found.device_claim == "fracgpu-0123456789"
-    at_once = replace(init, kind=ContainerKind.APP)
-    as_granted = replace(granted, containers=(at_once, app), by_claim=True)
+    at_once = structs.replace(init, kind=ContainerKind.APP)
+    as_granted = structs.replace(granted, containers=(at_once, app), by_claim=True)
     assert found.need == as_granted, found.need_problem
     assert [one.kind for one in found.record.containers] == [ContainerKind.INIT, ContainerKind.APP]
 

@@ -8,6 +8,7 @@ from itertools import count
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from fracgpu.k8s.disruption_budget import PodDisruptionBudget
 from fracgpu.names import ASSIGNMENT
@@ -188,8 +189,9 @@ async def test_others_are_answered_while_victims_are_looked_for(
     args = asked(nodes=names)
     assert args.pod.need is not None
     (part,) = args.pod.need.containers
-    parts = tuple(replace(part, name=f"c{n}", mib=Mib(5_000)) for n in range(containers))
-    args = replace(args, pod=replace(args.pod, need=replace(args.pod.need, containers=parts)))
+    parts = tuple(structs.replace(part, name=f"c{n}", mib=Mib(5_000)) for n in range(containers))
+    need = structs.replace(args.pod.need, containers=parts)
+    args = replace(args, pod=replace(args.pod, need=need))
     taken: list[int] = []
 
     async def other() -> None:

@@ -422,11 +422,13 @@ def test_what_is_granted_fits_some_node_that_the_pod_selects(
 
     rules = read_node_rules(tuple(selector.items()), json.dumps(spec.get("affinity")).encode(), b"")
     selected = [node for node in nodes if rules.selects(node.labels, node=node.node)]
+    default = [node for node in selected if node.cards and node.cards[0].model == T4[0]]
+    narrowed = rule.default_models and "memory" not in asks
     wanted = int(asks.get("cards", "1"))
     least = 20_000 if "memory" in asks else 1
     sizes = {
         node.cards[0].capacity_mib
-        for node in selected
+        for node in (default if narrowed and default else selected)
         if len(node.cards) >= wanted and node.cards[0].capacity_mib >= least
     }
     if isinstance(result, Patched) and any("waits for" in said for said in result.warnings):

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+from msgspec import structs
+
 from fracgpu.cards.card import Card, CardUuid
 from fracgpu.placement.outcome import Placement
 from fracgpu.placement.placement import place
@@ -45,9 +47,9 @@ def test_a_pod_may_ask_for_neighbours_whatever_the_strategy() -> None:
     held = {"d": 9_000, "a": 8_000}
 
     assert cards_of(need, held, strategy=Strategy.PACK) == {"d", "a"}
-    joined = replace(need, topology=Topology.NVLINK)
+    joined = structs.replace(need, topology=Topology.NVLINK)
     assert cards_of(joined, held, strategy=Strategy.PACK) == {"d", "c"}
-    free = replace(need, topology=Topology.ANY)
+    free = structs.replace(need, topology=Topology.ANY)
     assert cards_of(free, held, strategy=Strategy.TOPOLOGY) == {"b", "c"}
 
 
