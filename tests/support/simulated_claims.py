@@ -73,7 +73,9 @@ class ClaimsWorld:
     leaders: dict[str, "asyncio.Task[int]"] = field(default_factory=dict)
     extender_port: int = 0
 
-    def start_leader(self, name: str, *, kubeconfig: Path | None = None) -> None:
+    def start_leader(
+        self, name: str, *, kubeconfig: Path | None = None, lease_s: int = LEASE_S
+    ) -> None:
         """Start a replica of our scheduler role, which makes the claims while it leads."""
         settings = SchedulerSettings(
             kubeconfig=str(kubeconfig or self.kubeconfig),
@@ -84,7 +86,7 @@ class ClaimsWorld:
             telemetry_port=0,
             drain_wait_s=0.0,
             drain_timeout_s=0.5,
-            lease_duration_s=LEASE_S,
+            lease_duration_s=lease_s,
             bind_timeout_s=0.9,
         )
         self.leaders[name] = self.group.create_task(
