@@ -160,15 +160,16 @@ class PodNeed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     by_claim: bool = False
 
 
+# What a pod asks for as a whole is said by a request as by the need that is made of it.
+_OF_POD: Final = tuple(
+    name for name in PodNeed.__struct_fields__ if name in PodRequest.__struct_fields__
+)
+
+
 def need_of(request: PodRequest, containers: Sequence[ContainerNeed]) -> PodNeed:
     """Return a request with what its containers need in MiB."""
     return PodNeed(
-        containers=tuple(containers),
-        vendor=request.vendor,
-        models=request.models,
-        strategy=request.strategy,
-        topology=request.topology,
-        isolation=request.isolation,
+        containers=tuple(containers), **{name: getattr(request, name) for name in _OF_POD}
     )
 
 
