@@ -295,7 +295,7 @@ class ClusterCache:
         else:
             self._ledger.set_pod(placed.info.record)
             self._placed_pods[uid] = placed
-        if placed is None or not placed.info.record.node:
+        if gone or placed is None or not placed.info.record.node:
             self._ledger.observe(self._claimed.alone(uid, self.nodes))
 
     def _claim(self, change: Change[DeviceClaim]) -> None:

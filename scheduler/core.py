@@ -4,16 +4,15 @@
 would, and get the same answers as from a running extender.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Sequence
 
 from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources
 from fracgpu.placement.node_matrix import NodeMatrix
 from fracgpu.placement.outcome import NoPlacement, Placement
 from fracgpu.placement.placement import (
     CardChooser,
+    CardSelector,
     CardsOnNode,
-    cards_on_node,
     reservations_for,
 )
 from fracgpu.placement.policies.least_waste.order import LeastWasteOrder
@@ -47,19 +46,17 @@ class SchedulerCore:
         clock: Clock,
         on_unreadable: Callable[[str, int], None] = lambda *_: None,
     ) -> None:
-        self._strategy = strategy
         self._clock = clock
         self.ledger = Ledger()
         self.changes = ChangeSignal()
         self.bound_pods = BoundPodIndex()
         self.matrix = NodeMatrix(self.ledger)
         self.least_waste = LeastWasteOrder(self.matrix, self.bound_pods, now=clock.now)
-        self.choosers: Mapping[Strategy, CardChooser] = MappingProxyType(
-            {Strategy.LEAST_WASTE: self.least_waste}
+        choosers: dict[Strategy, CardChooser] = {Strategy.LEAST_WASTE: self.least_waste}
+        self.cards = CardSelector(
+            ledger=self.ledger, strategy=strategy, choosers=choosers, now=clock.now
         )
-        self.nominations = Nominations(
-            self.ledger, clock, strategy=strategy, choosers=self.choosers
-        )
+        self.nominations = Nominations(self.cards, clock)
         self.extender = Extender(
             self.matrix,
             strategy=strategy,
@@ -70,8 +67,7 @@ class SchedulerCore:
         self.gangs = Gangs(
             self.extender,
             self.matrix,
-            strategy=strategy,
-            choosers=self.choosers,
+            cards=self.cards,
             host_left=self.host_left,
             changes=self.changes,
             clock=clock,
@@ -121,13 +117,13 @@ class SchedulerCore:
 
         None if the pod requests no card, or the node is not known.
         """
-        answer = self._answer_on(pod, node)
+        answer = self.cards.on_node(pod, node)
         return answer.placement if isinstance(answer, CardsOnNode) else answer
 
     def held_for(self, pod: PodInfo, candidates: Sequence[str]) -> CardsOnNode | None:
         """Return the cards on one of *candidates* that Moves hold for a pod; None without any."""
         node = self.extender.reserved_node(pod, candidates)
-        answer = self._answer_on(pod, node) if node else None
+        answer = self.cards.on_node(pod, node) if node else None
         return answer if isinstance(answer, CardsOnNode) and answer.held else None
 
     def may_be_held_for(self, pod: PodInfo) -> bool:
@@ -135,13 +131,3 @@ class SchedulerCore:
         reservations = self.ledger.reservations
         found = reservations_for(self.ledger, pod, now=self._clock.now())
         return bool(found or reservations.holds_for(pod.record.uid))
-
-    def _answer_on(self, pod: PodInfo, node: str) -> CardsOnNode | NoPlacement | None:
-        return cards_on_node(
-            self.ledger,
-            pod,
-            node,
-            strategy=self._strategy(),
-            choosers=self.choosers,
-            now=self._clock.now(),
-        )

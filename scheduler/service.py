@@ -467,17 +467,15 @@ def _wire(
     )
     binder = Binder(
         client,
-        ledger=ledger,
+        cards=core.cards,
         assumptions=assumptions,
         find=find,
-        strategy=lambda: config.value,
         leads=lambda: leader_gate.leads,
         term=lambda: election.term,
         record=election.renew,
         clock=clock,
         metrics=metrics,
         limit_s=settings.bind_timeout_s,
-        choosers=core.choosers,
         host_left=core.host_left,
         groups=BindGroups(clock, pause_s=settings.bind_pause_s),
     )

@@ -14,9 +14,9 @@ half did so in its second, and how well what a card's pods did an hour before pr
 did. Load that is foreseen badly is therefore left alone, and steady load moved at once. For a while
 everything looks steady, though: in the first three hours of a history a move must also pay for what
 it would cost if all pods turned out to do the same, which a card that is given more pods than the
-source loses for hours. What moves saved in truth is read from the history as well: it says how far
-the next forecast is believed, and a move counts as one that saved nothing until it is known to have
-saved.
+source loses for hours. Later a move of a load that proved to be random must save more. What moves
+saved in truth is read from the history as well: it says how far the next forecast is believed, and
+a move counts as one that saved nothing until it is known to have saved.
 """
 
 from collections.abc import Mapping, Sequence
@@ -46,6 +46,8 @@ _FEWEST_SPANS: Final = 12  # in which a common rhythm can be told from chance
 _COMPARED: Final = 150  # pods, the most variable ones; all pairs of them are compared
 _VARIES: Final = 4e-4  # variance above the noise of measuring
 _LOST_RATIO: Final = 0.95  # mean share of its time above which a card gives less than is asked for
+_DOUBT: Final = 0.06  # of a pod's deviation: what its move must save besides if its load is random
+_FORESEEN: Final = 0.5  # rhythm, or how well an hour predicts the next, from which on it is not
 _HOT_WEIGHT: Final = 0.2  # of load above the hot line, which is not lost
 _KNOWN_AFTER: Final = 3  # spans after a move, from which on it is known what it saved
 _BELIEVED: Final = 0.03  # what moves that were not made are taken to have saved, as forecast
@@ -175,8 +177,28 @@ class LoadModel:
         blend = share * now + (1 - share) * lasting
         # What costs more in the long run is not done for what is so now.
         foreseen = np.where(lasting < -_TINY, np.minimum(blend, lasting), blend)
-        found: Floats = foreseen + self._where_equal(source, cards)
+        in_step = self._in_step(pod)
+        doubt = self._doubt(pod, max(share, in_step))
+        found: Floats = foreseen + (1 - in_step) * self._where_equal(source, cards) - doubt
         return found
+
+    def _in_step(self, pod: int) -> float:
+        """Return how far, 0..1, a pod varies as the other pods of its owner on its card do."""
+        beside = sum(
+            self._together(pod, other)
+            for other in self._owned[self._owner[pod]]
+            if other != pod and self._at[other] == self._at[pod]
+        )
+        return float(min(1.0, beside / (self._variance[pod] + _TINY)))
+
+    def _doubt(self, pod: int, foreseen: float) -> float:
+        """Return what a move must save besides if hours have shown that its pod's load is random.
+
+        It is not as far, 0..1, as it is *foreseen* or keeps a rhythm.
+        """
+        random = 1 - min(1.0, max(self.rhythm, foreseen) / _FORESEEN)
+        hours = min(1.0, max(0.0, self._demand.shape[1] / _HORIZON - 1))
+        return float(_DOUBT * hours * random * np.sqrt(self._variance[pod]))
 
     def _where_equal(self, source: np.int64, cards: NDArray[np.int64]) -> Floats:
         """Return what it costs, on a short history, to make a card fuller of pods than the source.

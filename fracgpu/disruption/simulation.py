@@ -89,9 +89,6 @@ class PlacementSimulation:
         self._matrix = state.index.matrix(state.snapshot)
         self._expected = tuple(self._replacements())
         self._nodes: NDArray[np.int64] | None = None
-        self._by_claims = frozenset(
-            name for name, info in state.snapshot.nodes.items() if info.node.by_claims
-        )
         self._leaving = frozenset(
             name for name, info in state.snapshot.nodes.items() if info.node.leaving
         )
@@ -128,13 +125,6 @@ class PlacementSimulation:
             cells &= self._matrix.limits_mib[: len(cells)] > 0
         leaving = [self._matrix.rows[name] for name in self._leaving]
         cells[leaving] = False
-        if self._by_claims:
-            others = [
-                row
-                for name, row in self._matrix.rows.items()
-                if not self._is_of_wiring(candidate, name)
-            ]
-            cells[others] = False
         rows = np.flatnonzero(cells.any(1))
         if not len(rows):
             return Targets(self._matrix, cells)
@@ -161,19 +151,9 @@ class PlacementSimulation:
         allowed = allowed_nodes(self._cluster, pod, changes=changes, without=without)
         rows, leaving = self._cluster.rows, self._leaving
         return np.array(
-            [
-                name in rows
-                and name not in leaving
-                and self._is_of_wiring(candidate, name)
-                and allowed[rows[name]]
-                for name in nodes
-            ],
+            [name in rows and name not in leaving and allowed[rows[name]] for name in nodes],
             np.bool_,
         )
-
-    def _is_of_wiring(self, candidate: PlacedPod, node: str) -> bool:
-        """Report whether a node gives its cards in the way in which the pod asks for one."""
-        return (node in self._by_claims) == bool(candidate.info.device_claim)
 
     def takes_beside(self, candidate: PlacedPod, node: str, joined: Sequence[PlacedPod]) -> bool:
         """Report whether a node would take a replacement beside the replacements of other pods."""

@@ -7,7 +7,7 @@ is searched for on that node.
 """
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import combinations
 from types import MappingProxyType
@@ -582,45 +582,47 @@ class CardsOnNode:
     move: str = ""
 
 
-def cards_on_node(
-    ledger: Ledger,
-    pod: PodInfo,
-    node: str,
-    *,
-    strategy: Strategy,
-    choosers: Choosers,
-    now: datetime,
-) -> CardsOnNode | NoPlacement | None:
-    """Return the cards for a pod on one node of the ledger, or why it does not fit.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardSelector:
+    """Selects the cards of pods on the nodes of the ledger.
 
-    What is assumed for the pod itself does not count against it. None if the pod requests no card,
-    or the node is not known.
-
-    Args:
+    Attributes:
         ledger: who holds what, and what Moves claim.
-        pod: the pod to place.
-        node: the name of the node.
-        strategy: the cluster's default.
+        strategy: returns the cluster's current default.
         choosers: the strategies that choose cards themselves.
-        now: the time.
+        now: returns the time.
     """
-    node_info = ledger.node_but(node, pod.record.uid, now=now)
-    if pod.need is None or node_info is None:
-        return None
-    reserved = place_reserved(ledger, pod, strategy=strategy, now=now, nodes=(node,))
-    if reserved is not None:
-        return CardsOnNode(placement=reserved.placement, held=True, move=reserved.reservation.move)
-    kept = place_kept(ledger, pod, strategy=strategy, now=now, nodes=(node,))
-    if kept is not None:
-        return CardsOnNode(placement=kept.placement, held=True)
-    answer = choose_cards(
-        node_info.with_cordoned(denied_cards(ledger, pod, now=now)),
-        pod.need,
-        pod.host,
-        strategy=strategy,
-        choosers=choosers,
-    )
-    return answer if isinstance(answer, NoPlacement) else CardsOnNode(placement=answer)
+
+    ledger: Ledger
+    strategy: Callable[[], Strategy]
+    choosers: Choosers = field(default_factory=lambda: NO_CHOOSERS)
+    now: Callable[[], datetime]
+
+    def on_node(self, pod: PodInfo, node: str) -> CardsOnNode | NoPlacement | None:
+        """Return the cards for a pod on one node, or why it does not fit.
+
+        What is assumed for the pod itself does not count against it. None if the pod requests no
+        card, or the node is not known.
+        """
+        ledger, strategy, now = self.ledger, self.strategy(), self.now()
+        node_info = ledger.node_but(node, pod.record.uid, now=now)
+        if pod.need is None or node_info is None:
+            return None
+        reserved = place_reserved(ledger, pod, strategy=strategy, now=now, nodes=(node,))
+        if reserved is not None:
+            move = reserved.reservation.move
+            return CardsOnNode(placement=reserved.placement, held=True, move=move)
+        kept = place_kept(ledger, pod, strategy=strategy, now=now, nodes=(node,))
+        if kept is not None:
+            return CardsOnNode(placement=kept.placement, held=True)
+        answer = choose_cards(
+            node_info.with_cordoned(denied_cards(ledger, pod, now=now)),
+            pod.need,
+            pod.host,
+            strategy=strategy,
+            choosers=self.choosers,
+        )
+        return answer if isinstance(answer, NoPlacement) else CardsOnNode(placement=answer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -137,15 +137,18 @@ def closed_by(name: str, annotations: Mapping[str, str]) -> NodeCards:
 def why_no_pod_starts(node: Node) -> str:
     """Return why a pod that comes would not start there, cordoned or not; empty if it would.
 
-    It would fail where the agent says that kubelet does not know it.
+    It would fail where the agent says that kubelet does not know it. Where the node goes over to
+    the other wiring, a pod that comes would keep it from doing so.
     """
     if not node.ready:
         return f"node {node.metadata.name} is not Ready"
-    if any(
-        condition.type == names.SHARING_CONDITION
-        and condition.status == "False"
-        and condition.reason == names.AGENT_NOT_REGISTERED
+    said = {
+        condition.reason
         for condition in node.status.conditions or ()
-    ):
+        if condition.type == names.SHARING_CONDITION and condition.status == "False"
+    }
+    if names.AGENT_NOT_REGISTERED in said:
         return f"kubelet on node {node.metadata.name} does not know the node agent"
+    if names.SWITCHING in said:
+        return f"node {node.metadata.name} goes over to the other wiring"
     return ""

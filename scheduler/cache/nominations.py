@@ -13,16 +13,13 @@ Source: pkg/scheduler/schedule_one.go (bindingCycle, handleBindingCycleError), 1
 gate NominatedNodeNameForExpectation, on by default from 1.35.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
 import structlog
 
-from fracgpu.placement.placement import CardsOnNode, Choosers, cards_on_node
-from fracgpu.request.need import Strategy
-from fracgpu.state.ledger import Ledger
+from fracgpu.placement.placement import CardSelector, CardsOnNode
 from fracgpu.state.pod_info import PodInfo
 from process.clock import Clock
 
@@ -45,19 +42,14 @@ class Nominations:
     and pods are listed.
 
     Args:
-        ledger: who holds what.
+        cards: selects the cards of a pod on its node.
         clock: bounds a nomination.
-        strategy: returns the cluster's current default.
-        choosers: strategies that choose cards themselves.
     """
 
-    def __init__(
-        self, ledger: Ledger, clock: Clock, *, strategy: Callable[[], Strategy], choosers: Choosers
-    ) -> None:
-        self._ledger = ledger
+    def __init__(self, cards: CardSelector, clock: Clock) -> None:
+        self._cards = cards
+        self._ledger = cards.ledger
         self._clock = clock
-        self._strategy = strategy
-        self._choosers = choosers
         self._observed: dict[str, _Nomination] = {}
         self._new: dict[str, PodInfo] = {}
         self._refused: set[str] = set()
@@ -103,14 +95,7 @@ class Nominations:
                 continue
             if assumed is not None and not assumed.gang:
                 continue
-            answer = cards_on_node(
-                self._ledger,
-                pod,
-                nomination.node,
-                strategy=self._strategy(),
-                choosers=self._choosers,
-                now=now,
-            )
+            answer = self._cards.on_node(pod, nomination.node)
             if isinstance(answer, CardsOnNode):
                 self._ledger.assume(
                     pod.record,

@@ -260,7 +260,7 @@ class ClaimCache:
         else:
             self._core.ledger.forget(uid)
 
-    def assume(self, pod: UnboundPod, node: str, choice: Assignment, *, move: str) -> None:
+    def assume(self, pod: UnboundPod, node: str, choice: Assignment, *, move: str = "") -> None:
         """Count cards for a pod that it has not been allocated yet."""
         record = replace(pod.info.record, by_claim=True)
         self._core.ledger.assume(

@@ -32,6 +32,7 @@ log = structlog.get_logger()
 _MOST_KEPT: Final = 64  # cards; each open claim names them
 _SPARED_S: Final = 30.0  # for which a pod that cannot be evicted is no victim
 _GIVE_UP_S: Final = 60.0  # after which the rest of the victims is not tried again
+_REST_PER_SEARCH: Final = 4.0  # after one in vain: of very many pods that wait, each is looked for
 _TAKES_S: Final = 15.0  # for kube-scheduler to allocate what is free; it pauses 10 s at most
 
 
@@ -114,6 +115,7 @@ class Preemptions:
         self._on_evicted = on_evicted
         self._under_way: dict[str, Preemption] = {}
         self._spared_until_s: dict[str, float] = {}
+        self._rest_until_s = 0.0
         self.number = 0
 
     def adopt(self) -> None:
@@ -144,6 +146,8 @@ class Preemptions:
         if not any(other is not None and other.priority < priority for other in held):
             return None
         now_s = self._clock.monotonic()
+        if now_s < self._rest_until_s:
+            return None
         self._spared_until_s = {
             uid: until_s for uid, until_s in self._spared_until_s.items() if until_s > now_s
         }
@@ -153,6 +157,9 @@ class Preemptions:
             spared=frozenset(self._spared_until_s),
             closed=lambda: self.kept_from(pod),
         )
+        if room is None:
+            ended_s = self._clock.monotonic()
+            self._rest_until_s = ended_s + (ended_s - now_s) * _REST_PER_SEARCH
         # There must be no await from here on: the cards may be given to another.
         if room is None or uid_of(pod) not in self._cache.pods:
             return None

@@ -18,16 +18,13 @@ import structlog
 from fracgpu import names
 from fracgpu.placement.outcome import NoPlacement
 from fracgpu.placement.placement import (
-    NO_CHOOSERS,
-    Choosers,
+    CardSelector,
     HostLeft,
-    cards_on_node,
     cards_without_host,
     reservations_for,
 )
-from fracgpu.request.need import PodNeed, Strategy
+from fracgpu.request.need import PodNeed
 from fracgpu.state.allocation import Assignment, write_assignment
-from fracgpu.state.ledger import Ledger
 from fracgpu.state.pod_info import PodInfo
 from kube.errors import Conflict, Forbidden, Invalid, KubeError, NotFound, Unavailable
 from kube.leader_election import LeaseLost
@@ -83,17 +80,15 @@ class Binder:
 
     Args:
         api: reads and binds pods.
-        ledger: what is free on each card.
+        cards: selects the cards of a pod on its node.
         assumptions: hold the placements that are being written.
         find: returns the informer's copy of a pod by namespace and name, or None.
-        strategy: returns the cluster's current default.
         leads: whether this replica may still write.
         term: returns the term of this leadership.
         record: writes to the Lease which pods are assumed by then.
         clock: the time at which cordons and assumptions are evaluated.
         metrics: count the outcomes.
         limit_s: timeout of one request to the API server.
-        choosers: strategies that choose cards themselves.
         host_left: what no other pod has requested of a node's CPU and memory.
         groups: when each Binding may be written; at once without them.
     """
@@ -102,28 +97,25 @@ class Binder:
         self,
         api: PodBinder,
         *,
-        ledger: Ledger,
+        cards: CardSelector,
         assumptions: Assumptions,
         find: Callable[[str, str], PodInfo | None],
-        strategy: Callable[[], Strategy],
         leads: Callable[[], bool],
         term: Callable[[], str],
         record: Callable[[], Awaitable[None]],
         clock: Clock,
         metrics: SchedulerMetrics,
         limit_s: float,
-        choosers: Choosers = NO_CHOOSERS,
         host_left: HostLeft = lambda *_: None,
         groups: BindGroups | None = None,
     ) -> None:
-        self._choosers = choosers
         self._host_left = host_left
         self._groups = groups or BindGroups(clock, pause_s=0.0)
         self._api = api
-        self._ledger = ledger
+        self._cards = cards
+        self._ledger = cards.ledger
         self._assumptions = assumptions
         self._find = find
-        self._strategy = strategy
         self._leads = leads
         self._term = term
         self._record = record
@@ -247,21 +239,14 @@ class Binder:
         return found
 
     def _choose(self, pod: PodInfo, args: BindingArgs) -> _Chosen | BindRefusal:
-        now = self._clock.now()
-        answer = cards_on_node(
-            self._ledger,
-            pod,
-            args.node,
-            strategy=self._strategy(),
-            choosers=self._choosers,
-            now=now,
-        )
+        answer = self._cards.on_node(pod, args.node)
         if answer is None:
             return BindRefusal(reason=f"node {args.node} is not known to the extender")
         if isinstance(answer, NoPlacement):
             return BindRefusal(reason=f"no room on node {args.node} any more: {answer.text}")
         if not answer.held:
-            kept = cards_without_host(self._ledger, pod, host_left=self._host_left, now=now)
+            now, left = self._clock.now(), self._host_left
+            kept = cards_without_host(self._ledger, pod, host_left=left, now=now)
             if args.node in kept.values():
                 # Another pod has been bound there since this one was filtered.
                 reason = f"CPU or memory of node {args.node} is kept for a pod that waits for it"

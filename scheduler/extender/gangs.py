@@ -18,7 +18,7 @@ pods are placed like any other, such as the replacement of one that has failed.
 import asyncio
 import math
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from itertools import compress
@@ -31,10 +31,10 @@ from fracgpu.errors import RequestError
 from fracgpu.placement.gang import GangMember, GangPlacement, NoRoom, in_order, place_gang
 from fracgpu.placement.node_matrix import NodeMatrix
 from fracgpu.placement.outcome import Placement
-from fracgpu.placement.placement import CardsOnNode, Choosers, HostLeft, cards_on_node
+from fracgpu.placement.placement import CardSelector, CardsOnNode, HostLeft
 from fracgpu.placement.preemption import fits_if_emptied
 from fracgpu.request.language import parse_gang
-from fracgpu.request.need import Gang, PodNeed, Strategy
+from fracgpu.request.need import Gang, PodNeed
 from fracgpu.state.ledger import Ledger
 from fracgpu.state.pod_info import PodInfo
 from fracgpu.state.snapshot import NodeInfo, build_node_info
@@ -135,8 +135,7 @@ class Gangs:
     Args:
         extender: says where one pod fits.
         matrix: the cards.
-        strategy: returns the cluster's current default.
-        choosers: strategies that choose cards themselves.
+        cards: selects the cards of a pod on a node.
         host_left: what no other pod has requested of a node's CPU and memory.
         changes: counts pod and node events.
         clock: bounds the waits.
@@ -146,13 +145,12 @@ class Gangs:
         pod_groups: the pods that kube-scheduler itself places together.
     """
 
-    def __init__(  # noqa: PLR0913 - one keyword for each collaborator
+    def __init__(
         self,
         extender: Extender,
         matrix: NodeMatrix,
         *,
-        strategy: Callable[[], Strategy],
-        choosers: Choosers,
+        cards: CardSelector,
         host_left: HostLeft,
         changes: ChangeSignal,
         clock: Clock,
@@ -160,14 +158,13 @@ class Gangs:
         self._extender = extender
         self._matrix = matrix
         self._ledger: Ledger = matrix.ledger
-        self._strategy = strategy
-        self._choosers = choosers
+        self._cards = cards
         self._host_left = host_left
         self._changes = changes
         self._clock = clock
         self._gangs: dict[_Key, _Members] = {}
         self.of_pod: dict[str, _Key] = {}
-        self.pod_groups = PodGroups(self._ledger, strategy=strategy, choosers=choosers, clock=clock)
+        self.pod_groups = PodGroups(cards, clock=clock)
         self._candidates: dict[frozenset[str], tuple[str, ...]] = {}
         self._early: dict[str, float] = {}  # when it was last asked about; the latest last
         self._to_wake: dict[str, PodInfo] = {}
@@ -290,7 +287,7 @@ class Gangs:
         found = GangPlacement(
             node=lambda name: self._ledger.node(name, now=now),
             left=lambda name: self._host_left(name, ""),
-            strategy=self._strategy(),
+            strategy=self._cards.strategy(),
         )
         fits = [found.add(member) async for member in self._paced(in_order(chosen))]
         if not all(fits):
@@ -369,24 +366,13 @@ class Gangs:
             return FilterResult(passed=(held.allocation.node,))
         self._ledger.forget(uid)
         best = self._extender.ranked(args)
-        answer = self._cards(pod, best[0]) if best else None
-        if answer is not None:
-            self._assume(pod, answer)
+        answer = self._cards.on_node(pod, best[0]) if best else None
+        if isinstance(answer, CardsOnNode):
+            self._assume(pod, answer.placement)
             return FilterResult(passed=(best[0],))
         why_not = f"none of the nodes that pod {pod.record.key} may go to has room any more"
         self._give_up(key, why_not)
         return _refusal(args, _waits(key[1], f"room for all its {key[1].size} pods at once"))
-
-    def _cards(self, pod: PodInfo, node: str) -> Placement | None:
-        answer = cards_on_node(
-            self._ledger,
-            pod,
-            node,
-            strategy=self._strategy(),
-            choosers=self._choosers,
-            now=self._clock.now(),
-        )
-        return answer.placement if isinstance(answer, CardsOnNode) else None
 
     async def _no_room(self, members: _Members, gang: Gang, chosen: Sequence[GangMember]) -> str:
         """Return why a gang of which only some pods fit has to wait.
@@ -422,7 +408,7 @@ class Gangs:
             [replace(member, nodes=nodes) for member in members],
             node=self._emptied,
             left=lambda _: None,
-            strategy=self._strategy(),
+            strategy=self._cards.strategy(),
         )
         return answer.placed if isinstance(answer, NoRoom) else len(members)
 
@@ -456,7 +442,8 @@ class Gangs:
         pending, assumed = self._gangs[key].pending, self._ledger.assumed
         for uid in room.members:
             held = assumed.get(uid)
-            if held is None or self._cards(pending[uid], held.allocation.node) is None:
+            answer = held and self._cards.on_node(pending[uid], held.allocation.node)
+            if not isinstance(answer, CardsOnNode):
                 self._give_up(key, f"pod {pending[uid].record.key} has no card any more")
                 return
         room.decide("")

@@ -10,14 +10,11 @@ assumed for them is forgotten.
 Source: pkg/scheduler schedule_one_podgroup.go, 1.36.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
 
-from fracgpu.placement.placement import CardsOnNode, Choosers, cards_on_node
-from fracgpu.request.need import Strategy
-from fracgpu.state.ledger import Ledger
+from fracgpu.placement.placement import CardSelector, CardsOnNode
 from fracgpu.state.pod_info import PodInfo
 from kube.informer import Change, ChangeType
 from process.clock import Clock
@@ -43,9 +40,7 @@ class PodGroups:
     """The pending pods of PodGroups, and what is assumed for those that are being tried.
 
     Args:
-        ledger: who holds what.
-        strategy: returns the cluster's current default.
-        choosers: strategies that choose cards themselves.
+        cards: selects the cards of a pod on a node.
         clock: bounds what is assumed.
 
     Attributes:
@@ -53,12 +48,9 @@ class PodGroups:
         trying: whether the cycle of a group may be under way.
     """
 
-    def __init__(
-        self, ledger: Ledger, *, strategy: Callable[[], Strategy], choosers: Choosers, clock: Clock
-    ) -> None:
-        self._ledger = ledger
-        self._strategy = strategy
-        self._choosers = choosers
+    def __init__(self, cards: CardSelector, *, clock: Clock) -> None:
+        self._cards = cards
+        self._ledger = cards.ledger
         self._clock = clock
         self._pending: dict[_Key, set[str]] = {}
         self._cycle: _Cycle | None = None
@@ -105,14 +97,7 @@ class PodGroups:
         best = result.passed[0] if len(result.passed) == 1 else result.best()
         if result.error or not result.passed or best is None or cycle is None:
             return result
-        found = cards_on_node(
-            self._ledger,
-            pod,
-            best,
-            strategy=self._strategy(),
-            choosers=self._choosers,
-            now=self._clock.now(),
-        )
+        found = self._cards.on_node(pod, best)
         if not isinstance(found, CardsOnNode):
             return result
         cycle.placed.add(pod.record.uid)

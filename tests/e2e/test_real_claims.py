@@ -127,6 +127,7 @@ _RULES: Final = (
     {"apiGroups": ["fracgpu.io"], "resources": ["moves"], "verbs": ["list", "watch"]},
     {"apiGroups": ["policy"], "resources": ["poddisruptionbudgets"], "verbs": ["list", "watch"]},
     {"apiGroups": [""], "resources": ["resourcequotas"], "verbs": ["list", "watch"]},
+    {"apiGroups": ["fracgpu.io"], "resources": ["moves"], "verbs": ["list", "watch"]},
     {"apiGroups": [""], "resources": ["pods/eviction"], "verbs": ["create"]},
     {
         "apiGroups": ["resource.k8s.io"],

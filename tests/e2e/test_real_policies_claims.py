@@ -290,35 +290,30 @@ async def test_the_agent_reads_claims_and_writes_none(harness: Harness) -> None:
         await agent.delete(RESOURCE_CLAIMS, "mine", namespace=NAMESPACE)
 
 
-@pytest.mark.parametrize(
-    ("device_class", "toleration", "refused"),
-    [
-        (names.DEVICE_CLASS, {"operator": "Exists"}, True),
-        (names.DEVICE_CLASS, {"key": names.RESERVED_TAINT, "operator": "Exists"}, True),
-        ("other", {"key": names.CORDONED_TAINT, "operator": "Exists"}, True),
+async def test_no_claim_of_a_user_tolerates_what_closes_a_card(harness: Harness) -> None:
+    admin = harness.admin
+    any_taint, reserved = {"operator": "Exists"}, {"key": names.RESERVED_TAINT}
+    for device_class, toleration, refused in (
+        (names.DEVICE_CLASS, any_taint, True),
+        (names.DEVICE_CLASS, any_taint | reserved, True),
+        ("other", any_taint | {"key": names.CORDONED_TAINT}, True),
         ("other", {"key": names.KEPT_TAINT, "value": "x", "operator": "Equal"}, True),
-        ("other", {"operator": "Exists"}, False),
-        (names.DEVICE_CLASS, {"key": "example.com/burnt", "operator": "Exists"}, False),
-    ],
-)
-async def test_no_claim_of_a_user_tolerates_what_closes_a_card(
-    harness: Harness, device_class: str, toleration: dict[str, str], refused: bool
-) -> None:
-    admin, wanted = harness.admin, {"tolerations": [toleration]}
-    exactly, ranked = a_claim("mine", device_class=device_class), a_claim("mine")
-    (request,) = exactly["spec"]["devices"]["requests"]
-    request["exactly"] |= wanted
-    one = {"name": "one", "deviceClassName": device_class, **wanted}
-    ranked["spec"]["devices"]["requests"] = [{"name": "c", "firstAvailable": [one]}]
-    template = {"metadata": {"name": "mine"}, "spec": {"spec": exactly["spec"]}}
-
-    for kind, body in (
-        (RESOURCE_CLAIMS, exactly),
-        (RESOURCE_CLAIMS, ranked),
-        (TEMPLATES, template),
+        ("other", any_taint, False),
+        (names.DEVICE_CLASS, any_taint | {"key": "example.com/burnt"}, False),
     ):
-        creation = admin.create(kind, body, namespace=NAMESPACE, dry_run=True)
-        if refused:
-            assert "leave out tolerations" in await refusal(creation)
-        else:
-            await creation
+        wanted = {"deviceClassName": device_class, "tolerations": [toleration]}
+        exactly, ranked = a_claim("mine"), a_claim("mine")
+        exactly["spec"]["devices"]["requests"] = [{"name": "c", "exactly": wanted}]
+        one = {"name": "one", **wanted}
+        ranked["spec"]["devices"]["requests"] = [{"name": "c", "firstAvailable": [one]}]
+        template = {"metadata": {"name": "mine"}, "spec": {"spec": exactly["spec"]}}
+        for kind, body in (
+            (RESOURCE_CLAIMS, exactly),
+            (RESOURCE_CLAIMS, ranked),
+            (TEMPLATES, template),
+        ):
+            creation = admin.create(kind, body, namespace=NAMESPACE, dry_run=True)
+            if refused:
+                assert "leave out tolerations" in await refusal(creation)
+            else:
+                await creation

@@ -2,21 +2,30 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
+from fracgpu.device_claims.claims import claim_of
 from fracgpu.k8s.node import Taint
+from fracgpu.state.allocation import Slice
+from fracgpu.state.pod_info import decode_pod_info
+from fracgpu.units import Mib
 from kube.client import KubeClient
 from kube.kinds import (
     NODES,
     PERSISTENT_VOLUME_CLAIMS,
     PERSISTENT_VOLUMES,
     PODS,
+    RESOURCE_CLAIMS,
     RESOURCE_QUOTAS,
     SERVICES,
 )
+from kube.objects import encode
 from rebalancer.cluster_cache import ClusterCache
 from tests.fakes.clock import NOON
+from tests.support.claims import a_claiming_pod, allocated, claim_name
+from tests.support.gpu import Json, register
 from tests.support.moving import NAMESPACE, add_budget, add_pod, end_pod, make_cluster
 from tests.support.rebalancing import COOL_CARD, HOT_CARD
 from tests.support.waiting import until_true
@@ -25,7 +34,13 @@ from tests.support.waiting import until_true
 @pytest.fixture
 async def cache(kube: KubeClient) -> AsyncIterator[ClusterCache]:
     await make_cluster(kube)
-    found = ClusterCache(kube)
+    async with following(kube) as found:
+        yield found
+
+
+@asynccontextmanager
+async def following(kube: KubeClient, *, by_claims: bool = False) -> AsyncIterator[ClusterCache]:
+    found = ClusterCache(kube, by_claims=by_claims)
     assert not found.synced
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(run()) for run in found.tasks().values()]
@@ -171,3 +186,62 @@ async def test_claims_and_volumes_are_followed(kube: KubeClient, cache: ClusterC
 
     await until_true(both_there, what="claim and volume are known")
     assert cache.scheduling().namespaces.keys() >= {NAMESPACE}
+
+
+async def a_claimed_pod(kube: KubeClient, name: str) -> Json:
+    """Create a pod that is bound with a claim of the hot card; returns the claim, not created."""
+    body = a_claiming_pod(name, 4_000, claim=claim_name(name), nodeName="n1")
+    created = await kube.create(PODS, body)
+    info = decode_pod_info(encode(created))
+    assert info.need is not None
+    claim = claim_of(info.record, claim_name(name), info.need, {"train": [HOT_CARD]})
+    return allocated(claim, {"train": [HOT_CARD]}, node="n1", pod=info.record)
+
+
+async def create_claim(kube: KubeClient, claim: Json) -> None:
+    await kube.create(RESOURCE_CLAIMS, claim, namespace="default")
+    name, status = claim["metadata"]["name"], {"status": claim["status"]}
+    await kube.patch(RESOURCE_CLAIMS, name, status, namespace="default", subresource="status")
+
+
+async def test_a_pod_holds_what_its_claim_was_allocated_until_the_claim_is_gone(
+    kube: KubeClient,
+) -> None:
+    await make_cluster(kube, pods=0)
+    async with following(kube, by_claims=True) as cache:
+        claim = await a_claimed_pod(kube, "pod-c")
+        await until_true(lambda: bool(cache.placed_pods), what="the pod")
+        assert held_mib(cache) == 0
+
+        await create_claim(kube, claim)
+        await until_true(lambda: held_mib(cache) == 4_000, what="what its claim holds")
+        (pod,) = cache.placed_pods.values()
+        assert pod.info.record.assignment == {"train": (Slice(card=HOT_CARD, mib=Mib(4_000)),)}
+        assert [bound and bound.allocation.by_card for bound in cache.take_bound_changes().values()]
+
+        # kube-scheduler counts a claim until it is gone, whatever has become of its pod.
+        await kube.delete(PODS, "pod-c", namespace="default", grace_s=0)
+        await until_true(lambda: not cache.placed_pods, what="the pod is gone")
+        assert held_mib(cache) == 4_000
+        await kube.delete(RESOURCE_CLAIMS, claim_name("pod-c"), namespace="default")
+        await until_true(lambda: held_mib(cache) == 0, what="its claim is gone")
+
+
+async def test_claims_pods_and_nodes_are_joined_in_whatever_order_they_come(
+    kube: KubeClient,
+) -> None:
+    await make_cluster(kube, pods=0)
+    node = await kube.get_object(NODES, "n1")
+    claim = await a_claimed_pod(kube, "pod-c")
+    await create_claim(kube, claim)
+    await kube.delete(NODES, "n1")
+    async with following(kube, by_claims=True) as cache:
+        (pod,) = cache.placed_pods.values()
+        assert pod.info.record.problem
+
+        for field in ("uid", "resourceVersion", "creationTimestamp"):
+            node["metadata"].pop(field, None)
+        await register(kube, node)
+        await until_true(lambda: held_mib(cache) == 4_000, what="the card of its claim")
+        (pod,) = cache.placed_pods.values()
+        assert not pod.info.record.problem

@@ -6,21 +6,32 @@ real ones in the contract tests.
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from fracgpu import names
+from fracgpu.cards.annotations import write_cordons
+from fracgpu.cards.card import Cordon
+from fracgpu.device_claims.devices import device_name
 from fracgpu.device_claims.selectors import listed_cards
 from fracgpu.k8s.container import ContainerKind
+from fracgpu.state.move_object import MovePhase, MoveStatus
 from kube.client import KubeClient
-from kube.kinds import PODS, RESOURCE_CLAIMS, RESOURCE_QUOTAS
+from kube.kinds import MOVES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_QUOTAS, RESOURCE_SLICES
+from kube.objects import decode_object
+from process.clock import SystemClock
 from simulator.apiserver.server import ApiServer
+from simulator.demo.definitions import install_definitions
 from tests.support.api_gate import ApiGate, claiming
 from tests.support.claims import a_claiming_pod
+from tests.support.claims_agent import claims_agent
 from tests.support.core import a_need, a_pod_need
+from tests.support.device_claims import a_device_claim, a_pod_with_claim, a_request
 from tests.support.gpu import some_cards
+from tests.support.moves import move_body, move_of, status_body
 from tests.support.node import a_node
 from tests.support.simulated_claims import ClaimsWorld, a_claims_world, a_granted_pod
 from tests.support.waiting import until
@@ -167,6 +178,51 @@ async def test_a_claim_by_somebody_else_starts_no_container(world: ClaimsWorld) 
 
         assert (await world.bound())["p"] == "gpu-1"
         assert not node.kubelet.created_containers()
+
+
+async def test_open_claims_and_those_of_users_never_get_a_closed_card(world: ClaimsWorld) -> None:
+    """As on a real kube-scheduler in ``tests/e2e/test_real_claims_reserved.py``."""
+    cards = some_cards("n1", count=3, mib=8_000)
+    await install_definitions(world.kube)
+    await world.add_node("n1", cards)
+    cordoned, reserved, free = (card.uuid for card in cards)
+    later = SystemClock().now() + timedelta(hours=1)
+    async with claims_agent(world.kube, "n1", cards, slots=100):
+        cordon = write_cordons([Cordon(card=cordoned, until=later, reason="hot")])
+        notes = {"metadata": {"annotations": {names.NODE_CORDONS: cordon}}}
+        await world.kube.patch(NODES, "n1", notes)
+        move = move_of(target=("n1", reserved), source=("n9", "GPU-9"), reserved_until=later)
+        await world.kube.create(MOVES, move_body(move))
+        status = status_body(MoveStatus(phase=MovePhase.SURGING, reserved_until=later))
+        await world.kube.patch(MOVES, move.name, status, subresource="status")
+
+        async def tainted() -> int:
+            listed = (await world.kube.list(RESOURCE_SLICES)).items
+            slices = [decode_object(bytes(raw))["spec"] for raw in listed]
+            return sum(bool(each.get("taints")) for one in slices for each in one["devices"])
+
+        await until(lambda: has(tainted, 2), what="two taints")
+        world.start_leader("one")
+        for number in range(25):
+            request = a_request("r", "80Mi", device_class=names.DEVICE_CLASS)
+            claim = a_device_claim(f"c{number}", request)
+            await world.kube.create(RESOURCE_CLAIMS, claim, namespace="default")
+            user = a_pod_with_claim(f"u{number}", f"c{number}", "r")
+            await world.kube.create(PODS, user, namespace="default")
+            await world.kube.create(PODS, a_claiming_pod(f"p{number}", 80))
+        await world.until_bound(50)
+
+        used = {one.device for claim in await world.claims() for one in claim.devices}
+        assert used == {device_name(free)}
+
+        undo = {"metadata": {"annotations": {names.NODE_CORDONS: None}}}
+        await world.kube.patch(NODES, "n1", undo)
+        await world.kube.delete(MOVES, move.name)
+        await until(lambda: has(tainted, 0), what="no taint")
+
+
+async def has(counted: Callable[[], Awaitable[int]], wanted: int) -> bool:
+    return await counted() == wanted
 
 
 async def test_a_pod_that_fits_nowhere_is_told_why_and_is_bound_when_a_node_joins(

@@ -143,8 +143,9 @@ async def test_a_node_is_switched_both_ways_under_load_and_never_offers_both(
         node.agent.cancel()
         await until_condition(world, "gpu-1", "False", "Switching")
         assert set((await phases(world, "claim-")).values()) == {"Pending"}
-        # What was bound by the old wiring until then keeps the node.
+        # What was bound by the old wiring until then keeps the node, and nothing more comes.
         await until_withdrawn(world, "gpu-1")
+        await world.kube.create(PODS, a_slot_pod("last"))
         deleted: set[str] = set()
 
         async def gone_over() -> bool:
@@ -153,6 +154,7 @@ async def test_a_node_is_switched_both_ways_under_load_and_never_offers_both(
             for name in old - deleted:
                 await world.kube.delete(PODS, name, namespace="default")
             deleted.update(old)
+            assert "last" not in await world.bound()
             return list((await phases(world, "claim-")).values()).count("Running") == 4
 
         await until(gone_over, what="the pods with claims run", limit_s=60)
@@ -165,6 +167,7 @@ async def test_a_node_is_switched_both_ways_under_load_and_never_offers_both(
         await world.kube.create(PODS, a_slot_pod("late-4"))
         await until_running(world, "late-", 5 - len([one for one in deleted if "late" in one]))
 
+        await until_running(world, "last", 1)
         assert codes == [1, 1]
         assert ("claims", "devicePlugin") not in timeline.states
         assert [state for state in timeline.states if state] == [

@@ -14,7 +14,7 @@ from fracgpu.cards.card import Card, CardUuid
 from fracgpu.k8s.disruption_budget import PodDisruptionBudget
 from fracgpu.k8s.resources import HostResources
 from fracgpu.placement.node_matrix import NodeMatrix
-from fracgpu.placement.placement import CardChooser
+from fracgpu.placement.placement import CardChooser, CardSelector
 from fracgpu.request.need import Strategy
 from fracgpu.state.bound_pod_index import BoundPodIndex
 from fracgpu.state.ledger import Ledger
@@ -193,16 +193,19 @@ class Harness:
         self.registry = CollectorRegistry()
         self.metrics = SchedulerMetrics(self.registry)
         self.choosers: dict[Strategy, CardChooser] = {}
-        self.nominations = Nominations(
-            self.ledger, self.clock, strategy=lambda: self.strategy, choosers=self.choosers
+        self.cards = CardSelector(
+            ledger=self.ledger,
+            strategy=lambda: self.strategy,
+            choosers=self.choosers,
+            now=self.clock.now,
         )
+        self.nominations = Nominations(self.cards, self.clock)
         self.matrix = NodeMatrix(self.ledger)
         self.extender = Extender(self.matrix, strategy=lambda: self.strategy, clock=self.clock)
         self.gangs = Gangs(
             self.extender,
             self.matrix,
-            strategy=lambda: self.strategy,
-            choosers=self.choosers,
+            cards=self.cards,
             host_left=lambda *_: self.host_left,
             changes=self.changes,
             clock=self.clock,
@@ -240,11 +243,9 @@ class Harness:
         )
         self.binder = Binder(
             self.api,
-            ledger=self.ledger,
+            cards=self.cards,
             assumptions=self.assumptions,
             find=find,
-            strategy=lambda: self.strategy,
-            choosers=self.choosers,
             host_left=lambda *_: self.host_left,
             leads=lambda: self.leads,
             term=lambda: self.term,

@@ -16,15 +16,17 @@ from urllib.parse import parse_qs, urlsplit
 
 import yaml
 
+from component.wiring import Wiring
 from fracgpu import names
 from fracgpu.cards.card import Card, CordonEffect
+from fracgpu.device_claims.claim import DeviceClaim, decode_claim
 from fracgpu.disruption.move import ENDED
 from fracgpu.disruption.policy import RebalancerPolicy
 from fracgpu.state.move_object import MoveObject, MovePhase, decode_move
 from fracgpu.state.node_info import read_node
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from kube.client import KubeClient
-from kube.errors import NotFound
+from kube.errors import AlreadyExists, NotFound
 from kube.informer import Change, ChangeType, Informer
 from kube.kinds import (
     CONFIGMAPS,
@@ -36,6 +38,7 @@ from kube.kinds import (
     NODES,
     PDBS,
     PODS,
+    RESOURCE_CLAIMS,
     RESOURCE_QUOTAS,
     STATEFULSETS,
     Kind,
@@ -53,6 +56,7 @@ from tests.fakes.prometheus import answering, serving
 from tests.support.api_gate import ApiGate, Trigger, Write, kind_of
 from tests.support.gpu import a_gpu_pod, a_sharing_node, some_cards
 from tests.support.moving import NAMESPACE, SHORT_TIMES, end_pod, play_kubelets
+from tests.support.moving_claims import ClaimedCards, moving_claims
 from tests.support.processes import Child
 from tests.support.real_scheduler import Harness, real_scheduler
 from tests.support.waiting import until, until_true
@@ -341,8 +345,12 @@ class MovingCluster:
         workdir: Path,
         prometheus: str,
         times: Mapping[str, Any],
+        *,
+        claimed: ClaimedCards | None = None,
     ) -> None:
         self.harness = harness
+        self._claimed = claimed
+        self._pods: dict[str, Change[PodInfo]] = {}
         self.kube: KubeClient = harness.client
         self.load = load
         self.replicas: dict[str, Replica] = {}
@@ -359,7 +367,8 @@ class MovingCluster:
         """Return the pods of one workload, or all; those that are terminating included."""
         selector = f"app={app}" if app else None
         listed = await self.kube.list(PODS, namespace=NAMESPACE, label_selector=selector)
-        return [decode_pod_info(bytes(raw)) for raw in listed.items]
+        found = [decode_pod_info(bytes(raw)) for raw in listed.items]
+        return found if self._claimed is None else await self._claimed.of(self.kube, found)
 
     async def moves(self, app: str) -> list[MoveObject]:
         """Return the Moves of one workload's pods, the oldest first."""
@@ -560,12 +569,23 @@ class MovingCluster:
 
     def on_change(self, change: Change[PodInfo]) -> None:
         """Follow where pods are, and count each workload's Ready pods after every change."""
-        pod, app = change.object, change.object.labels.get("app", "")
+        self._pods[change.uid] = change
+        self._follow(change, change.object)
+
+    def on_claim(self, change: Change[DeviceClaim]) -> None:
+        """Follow where a pod is that holds its card by a claim."""
+        claim, pod = change.object, self._pods.get(change.object.holder)
+        if self._claimed is not None and pod is not None and change.type is not ChangeType.DELETED:
+            (joined,) = self._claimed.join([pod.object], [claim])
+            self._follow(pod, joined)
+
+    def _follow(self, change: Change[PodInfo], pod: PodInfo) -> None:
+        app = pod.labels.get("app", "")
         gone = change.type is ChangeType.DELETED
         arrived = change.uid in self.load.pods
-        if gone or not pod.record.assignment:
+        if gone:
             self.load.pods.pop(change.uid, None)
-        else:
+        elif pod.record.assignment:
             self.load.pods[change.uid] = min(cards_of(pod))
         if app and app == self._hot and change.uid not in self.load.busy:
             self.load.busy[change.uid] = BUSY  # the replacement does the same work
@@ -607,6 +627,7 @@ async def a_moving_cluster(
     *,
     fleet: Mapping[str, Sequence[Card]] | None = None,
     companions: bool = True,
+    by_claims: bool = False,
     times: Mapping[str, Any] | None = None,
     **config: Any,
 ) -> AsyncIterator[MovingCluster]:
@@ -616,6 +637,7 @@ async def a_moving_cluster(
         workdir: for state and logs.
         fleet: the cards of each node; by default four on each of two.
         companions: put one pod on every card.
+        by_claims: the cluster's own kube-scheduler allocates claims, in place of our extender.
         times: changes of the rebalancer's times.
         config: changes of its key of the ConfigMap.
     """
@@ -624,29 +646,45 @@ async def a_moving_cluster(
     bodies = [a_sharing_node(name, cards=cards) for name, cards in nodes.items()]
     on = {str(card.uuid): name for name, cards in nodes.items() for card in cards}
     text = yaml.safe_dump({**CONFIG, **config})
+    wiring = Wiring.CLAIMS if by_claims else Wiring.DEVICE_PLUGIN
     all_times = {**TIMES, **(times or {})}
     load = MeasuredLoad(parse_policy(text, base=RebalancerPolicy(**all_times)), on)
-    async with (
-        real_scheduler(workdir, bodies, controllers=True) as harness,
-        load.serve() as prometheus,
-    ):
+    opened = (
+        moving_claims(workdir, nodes)
+        if by_claims
+        else real_scheduler(workdir, bodies, controllers=True)
+    )
+    async with opened as harness, load.serve() as prometheus:
         kube = harness.client
         await kube.create(NAMESPACES, {"metadata": {"name": NAMESPACE}})
-        await install_rights(kube, only=_RIGHTS)
-        meta = {"name": names.CONFIG_MAP, "namespace": names.SYSTEM_NAMESPACE}
-        await kube.create(CONFIGMAPS, {"metadata": meta, "data": {"rebalancer": text}})
-        cluster = MovingCluster(harness, load, workdir, prometheus, all_times)
+        await install_rights(kube, only=_RIGHTS, wiring=wiring)
+        await _write_config(kube, {"rebalancer": text, "wiring": wiring.value})
+        claimed = ClaimedCards(nodes) if by_claims else None
+        cluster = MovingCluster(harness, load, workdir, prometheus, all_times, claimed=claimed)
         # After an outage the load has to follow the pods at once: half a minute later, a rebalancer
         # that was started anew would already have judged the move by the pod that has left.
         backoff = RetryPolicy(longest_pause_s=0.5)
         informer = Informer(
             kube, PODS, decode=decode_pod_info, on_change=cluster.on_change, backoff=backoff
         )
+        claims = Informer(
+            kube,
+            RESOURCE_CLAIMS,
+            decode=decode_claim,
+            on_change=cluster.on_claim,
+            optional=True,
+            backoff=backoff,
+        )
         async with cluster.clients, asyncio.TaskGroup() as group:
             kubelets = play_kubelets(cluster.kube, cluster.pods, unready=cluster.is_unready)
             tasks = [
                 group.create_task(work)
-                for work in (kubelets, cluster.restart_rebalancers(), informer.run())
+                for work in (
+                    kubelets,
+                    cluster.restart_rebalancers(),
+                    informer.run(),
+                    claims.run(),
+                )
             ]
             await informer.wait_synced()
             try:
@@ -656,6 +694,14 @@ async def a_moving_cluster(
             finally:
                 for task in tasks:
                     task.cancel()
+
+
+async def _write_config(kube: KubeClient, data: Mapping[str, str]) -> None:
+    meta = {"name": names.CONFIG_MAP, "namespace": names.SYSTEM_NAMESPACE}
+    try:
+        await kube.create(CONFIGMAPS, {"metadata": meta, "data": data})
+    except AlreadyExists:
+        await kube.patch(CONFIGMAPS, meta["name"], {"data": data}, namespace=meta["namespace"])
 
 
 async def _fill(cluster: MovingCluster, *, count: int) -> None:

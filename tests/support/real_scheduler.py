@@ -3,7 +3,7 @@
 import asyncio
 import json
 import urllib.request
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,6 +93,7 @@ async def real_scheduler(  # noqa: PLR0913 - what a test may choose, each with a
     narrow: bool = True,
     gates: str = "",
     configure: Callable[[Json], None] = lambda _: None,
+    before: Callable[[KubeClient], Awaitable[None]] | None = None,
 ) -> AsyncIterator[Harness]:
     """Start a control plane with *nodes* and our extender, or skip the test without binaries.
 
@@ -106,13 +107,17 @@ async def real_scheduler(  # noqa: PLR0913 - what a test may choose, each with a
             kube-scheduler.
         narrow: filter names the best node alone, as in deploy/.
         configure: changes kube-scheduler's configuration, which is that of deploy/.
+        before: called before our role and kube-scheduler start; it makes our namespace.
     """
     api_flags = {"feature-gates": gates, "runtime-config": "api/alpha=true"} if gates else None
     async with (
         real_api_server(workdir, flags=api_flags) as api,
         connect_to(api.url, token=api.token, ca_file=api.ca_file) as client,
     ):
-        await client.create(NAMESPACES, {"metadata": {"name": names.SYSTEM_NAMESPACE}})
+        if before is None:
+            await client.create(NAMESPACES, {"metadata": {"name": names.SYSTEM_NAMESPACE}})
+        else:
+            await before(client)
         await install_definitions(client)  # an extender that starts without them looks again later
         for node in nodes:
             await register(client, node)

@@ -158,6 +158,21 @@ def test_a_hot_card_beside_clearly_cooler_ones_is_relieved_however_short_the_his
     assert of_a_fuller_one > 0.02
 
 
+def test_what_hours_have_shown_to_be_random_must_save_more_than_what_keeps_a_rhythm() -> None:
+    def gain(spans: int, *, shuffled: bool) -> float:
+        rng, found = np.random.default_rng(6), []
+        for _ in range(20 if shuffled else 1):
+            pods = []
+            for number in range(40):
+                load = [0.4 if (span + number) % 4 < 2 else 0.05 for span in range(spans)]
+                pods.append((number // 4, list(rng.permutation(load)) if shuffled else load))
+            found.append(saved(a_model(*pods, cards=11), 10)[0])
+        return float(np.mean(found))
+
+    assert gain(36, shuffled=True) < gain(16, shuffled=True) - 0.004
+    assert gain(36, shuffled=False) == pytest.approx(gain(16, shuffled=False))
+
+
 def test_load_that_comes_and_goes_is_left_where_it_would_meet_as_much() -> None:
     rng = np.random.default_rng(3)
 

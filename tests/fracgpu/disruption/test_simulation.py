@@ -82,6 +82,17 @@ def test_no_card_is_a_target_on_a_node_that_an_autoscaler_removes() -> None:
     assert simulation.nodes_for(pod, ["n2", "n3"]).tolist() == [True, False]
 
 
+def test_a_pod_is_moved_within_its_own_wiring() -> None:
+    plain, claims = a_node("n2", COOL_CARD), replace(a_node("n3", "GPU-c"), identity="claims")
+    pod = replica()
+    need = pod.info.need
+    assert need is not None
+    by_claim = replica(need=replace(need, by_claim=True))
+
+    assert nodes_for(pod, [a_node("n1", HOT_CARD), plain, claims]) == ["n2"]
+    assert nodes_for(by_claim, [a_node("n1", HOT_CARD), plain, claims]) == ["n3"]
+
+
 def test_every_card_with_room_is_a_target_but_the_pods_own() -> None:
     nodes = [a_node("n1", HOT_CARD, "GPU-b"), a_node("n2", COOL_CARD, "GPU-full")]
     full = a_placed_pod("full", CardUuid("GPU-full"), node="n2", mib=CARD_MIB)

@@ -49,6 +49,17 @@ def test_a_card_that_the_controller_left_is_said_to_be_closed_to_it() -> None:
     assert words_of_moves(FitReason.CORDONED, CARD, a_state()) == ""
 
 
+def test_a_card_that_a_move_reserves_whole_says_for_whom() -> None:
+    kept = structs.replace(CARD, kept_for="move-1")
+    reservation = reservation_of(move_of())
+    assert reservation is not None
+    state = replace(a_state(), reservations={"move-1": reservation})
+
+    assert words_of_hold(FitReason.CORDONED, kept, state) == (
+        "reserved for the replacement of team-a/web-1 (move move-1)"
+    )
+
+
 def test_a_card_that_is_kept_for_another_pod_says_for_whom_and_by_which_move() -> None:
     kept = structs.replace(CARD, kept_for="uid-big")
     hold = hold_of(move_of("a", beneficiary=a_beneficiary("GPU-a")))

@@ -34,7 +34,7 @@ from fracgpu.placement.fit import (
 )
 from fracgpu.placement.node_matrix import NodeMatrix
 from fracgpu.placement.outcome import NoPlacement, Placement
-from fracgpu.placement.placement import NO_CHOOSERS, CardsOnNode, cards_on_node, evaluate, place
+from fracgpu.placement.placement import CardSelector, CardsOnNode, evaluate, place
 from fracgpu.placement.preemption import (
     PreemptionTarget,
     choose_victims,
@@ -288,11 +288,10 @@ def check_filter(world: World, need: PodNeed, strategy: Strategy) -> None:
 
 def check_bind(world: World, need: PodNeed, strategy: Strategy) -> None:
     pod = PodInfo(record=a_record("asking"), need=need)
+    cards = CardSelector(ledger=world.ledger, strategy=lambda: strategy, now=lambda: NOON)
     for name in NODES:
         info = world.node(name)
-        answer = cards_on_node(
-            world.ledger, pod, name, strategy=strategy, choosers=NO_CHOOSERS, now=NOON
-        )
+        answer = cards.on_node(pod, name)
         assert isinstance(answer, CardsOnNode) == node_takes(info, need)
         if isinstance(answer, CardsOnNode):
             assert all_take(need, cards_in(info, need, answer.placement.assignment))

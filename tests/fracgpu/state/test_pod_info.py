@@ -93,8 +93,8 @@ def test_a_pod_with_our_claim_needs_what_its_grant_says() -> None:
 
     assert found.device_claim == "fracgpu-0123456789"
     at_once = structs.replace(init, kind=ContainerKind.APP)
-    expected = structs.replace(granted, containers=(at_once, app))
-    assert found.need == expected, found.need_problem
+    as_granted = structs.replace(granted, containers=(at_once, app), by_claim=True)
+    assert found.need == as_granted, found.need_problem
     assert [one.kind for one in found.record.containers] == [ContainerKind.INIT, ContainerKind.APP]
 
 

@@ -125,7 +125,7 @@ def test_cpu_that_another_pod_is_about_to_take_is_not_free() -> None:
     first = a_pod("first", 1_000, cpu="60")
     plan = plan_of(harness, first)
     pod = harness.cache.pods["uid-first"]
-    harness.cache.assume(pod, plan.nodes[0], plan.choice, move="")
+    harness.cache.assume(pod, plan.nodes[0], plan.choice)
 
     assert plan.nodes == ("n1", "n2")
     assert plan_of(harness, a_pod("second", 1_000, cpu="60")).nodes == ("n2",)

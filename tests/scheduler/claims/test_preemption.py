@@ -1,6 +1,7 @@
 """Pods of lower priority leave for one that fits nowhere, and nobody else takes what they leave."""
 
 import contextlib
+import itertools
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -276,6 +277,27 @@ async def test_whoever_leads_next_goes_on(at: int, kill: Fault) -> None:
     assert not is_bound(api.pods["waits"])
     assert len(set(evicted(api))) == 1
     assert max(api.held().values()) <= 8_000
+
+
+async def test_searches_in_vain_leave_time_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    api, harness = await a_full_cluster()
+    began_s: list[float] = []
+
+    async def in_vain(*_: Any, **__: Any) -> None:
+        began_s.append(harness.clock.monotonic())
+        await harness.clock.advance(1.0)
+
+    monkeypatch.setattr(harness.finder, "room", in_vain)
+    for at in range(10):
+        api.put_pod(a_pod(f"high-{at}", priority=HIGH))
+    await harness.settle()
+    api.schedule()
+    for _ in range(20):
+        await harness.clock.advance(1.0)
+        await harness.look()
+
+    assert len(began_s) >= 3
+    assert min(later - at for at, later in itertools.pairwise(began_s)) >= 5.0
 
 
 _PODS = st.tuples(st.sampled_from([2_000, 3_000, 5_000, 8_000]), st.integers(0, 3))

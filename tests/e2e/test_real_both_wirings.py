@@ -1,0 +1,94 @@
+"""A real kube-scheduler with two profiles: ours, which asks the extender, and the cluster's own."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from fracgpu import names
+from fracgpu.device_claims.claim import decode_claim
+from fracgpu.state.allocation import sizes as sizes_of
+from kube.client import KubeClient
+from kube.kinds import NODES, PODS, RESOURCE_CLAIMS
+from kube.objects import decode_object
+from tests.support.claims import a_claiming_node, a_claiming_pod, overbooked, publish, sizes
+from tests.support.claims_wiring import install_claims
+from tests.support.gpu import Json, a_gpu_pod, a_sharing_node, some_cards
+from tests.support.real_scheduler import real_scheduler
+from tests.support.waiting import until
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+MIB: Final = 8_000
+CARDS: Final = {name: some_cards(name, count=4, mib=24_000) for name in ("slots", "claims")}
+ROOM: Final = 12  # pods of a node
+
+
+def a_slot_pod(name: str) -> Json:
+    pod = a_gpu_pod(name, mib=MIB)
+    pod["spec"]["schedulerName"] = names.SCHEDULER_NAME
+    return pod
+
+
+async def install(client: KubeClient) -> None:
+    await install_claims(client, "devicePlugin+claims")
+    await publish(client, a_claiming_node("claims", CARDS["claims"]), CARDS["claims"])
+
+
+def with_the_clusters_profile(written: Json) -> None:
+    written["profiles"].append({"schedulerName": "default-scheduler"})
+
+
+async def test_pods_of_both_wirings_are_placed_at_once_each_on_nodes_of_its_own(
+    tmp_path: Path,
+) -> None:
+    async with real_scheduler(
+        tmp_path,
+        [a_sharing_node("slots", cards=CARDS["slots"])],
+        configure=with_the_clusters_profile,
+        before=install,
+    ) as cluster:
+        client = cluster.client
+        for number in range(ROOM + 2):
+            await client.create(PODS, a_slot_pod(f"slot-{number}"), namespace="default")
+            claiming = a_claiming_pod(f"claim-{number}", MIB)
+            await client.create(PODS, claiming, namespace="default")
+
+        async def full() -> bool:
+            return len(await cluster.bound()) == 2 * ROOM
+
+        await until(full, what="both nodes are full", limit_s=90)
+        bound = await cluster.bound()
+        assert {(name.split("-")[0], pod.record.node) for name, pod in bound.items()} == {
+            ("claim", "claims"),
+            ("slot", "slots"),
+        }
+        claims = [decode_claim(bytes(raw)) for raw in (await client.list(RESOURCE_CLAIMS)).items]
+        assert overbooked(claims, sizes(CARDS)) == []
+        held = Counter[str]()
+        for pod in bound.values():
+            parts = sizes_of(pod.record.assignment or {})
+            held.update({card: mib for (_, card), mib in parts.items()})
+        assert held == dict.fromkeys([card.uuid for card in CARDS["slots"]], 24_000)
+
+        sharing = {"type": names.SHARING_CONDITION, "status": "False", "reason": names.SWITCHING}
+        raw: Json = decode_object(await client.get(NODES, "slots"))
+        conditions = [*raw["status"]["conditions"], sharing]
+        await client.patch(
+            NODES, "slots", {"status": {"conditions": conditions}}, subresource="status"
+        )
+        gone = next(name for name in bound if name.startswith("slot-"))
+        await client.delete(PODS, gone, namespace="default", grace_s=0)
+        await client.create(PODS, a_slot_pod("after"), namespace="default")
+        said: list[str] = []
+
+        async def told() -> bool:
+            said[:] = await cluster.failures_of("after")
+            return any("unhealthy or cordoned" in message for message in said)
+
+        try:
+            await until(told, what="kube-scheduler says that the node takes no pods", limit_s=60)
+        except AssertionError as error:
+            raise AssertionError(f"{error}: {said}") from None
+        assert "after" not in await cluster.bound()
