@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.referee import Policy
+from benchmarks.referee import Policy, fits_in_sum
 from fracgpu import names
 from fracgpu.cards.card import Card, CardUuid
 from fracgpu.placement.outcome import Placement
@@ -115,9 +115,9 @@ class InformedCore:
         for number, pod in enumerate(history):
             self.pod_changed(self.pod(pod, f"past-{number}"), ChangeType.DELETED)
 
-    def place(self, pod: Pod, name: str) -> tuple[int, tuple[int, ...]] | None:
+    def place(self, pod: Pod, name: str, *, nodes: list[str]) -> tuple[int, tuple[int, ...]] | None:
         view = decode_pod_info(json.dumps(self.pod(pod, name)).encode())
-        node = self.core.best_node(view, self.nodes)
+        node = self.core.best_node(view, nodes)
         if node is None:
             return None
         answer = self.core.cards_on(view, node)
@@ -141,7 +141,9 @@ def test_the_shipped_policy_learns_and_chooses_what_the_measured_one_does(
 
     assert informed.core.least_waste.classes == measured.harness.core.least_waste.classes
     for number, pod in enumerate(arrivals):
-        shipped = informed.place(pod, f"p{number}")
+        # Whether CPU and memory are left is said by kube-scheduler, before it asks.
+        fits = [informed.nodes[node] for node in np.flatnonzero(fits_in_sum(pod, cluster))]
+        shipped = informed.place(pod, f"p{number}", nodes=fits)
         assert shipped == measured.place(pod, cluster)
         if shipped is not None:
             cluster.place(pod, *shipped)

@@ -6,11 +6,12 @@ from cli.commands.cards import main as cards
 from cli.commands.explain import main as explain
 from cli.main import DONE, FAILED
 from cli.removal import find_holders
+from fracgpu import names
 from fracgpu.cards.card import CardUuid
 from fracgpu.device_claims.claims import claim_of
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from kube.client import KubeClient
-from kube.kinds import PODS, RESOURCE_CLAIMS, RESOURCE_QUOTAS
+from kube.kinds import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_QUOTAS
 from tests.cli.live_cluster import NODE, Cli, furnish, watched
 from tests.support.claims import a_claiming_pod, allocated, claim_name
 from tests.support.waiting import until_true
@@ -42,8 +43,14 @@ async def allocate(client: KubeClient, pod: PodInfo) -> None:
     await client.bind(binding, namespace=namespace, name=name)
 
 
+async def offer_by_claims(client: KubeClient) -> None:
+    await furnish(client)
+    said = {"metadata": {"annotations": {names.NODE_IDENTITY: "claims"}}}
+    await client.patch(NODES, NODE, said)
+
+
 async def test_cards_are_held_by_claims(cli: Cli) -> None:
-    await furnish(cli.kube)
+    await offer_by_claims(cli.kube)
     pod = await claiming(cli.kube, "chat", 9_000)
     await claim(cli.kube, pod)
     await allocate(cli.kube, pod)
@@ -57,7 +64,7 @@ async def test_cards_are_held_by_claims(cli: Cli) -> None:
 
 
 async def test_watching_shows_what_is_allocated(kube: KubeClient) -> None:
-    await furnish(kube)
+    await offer_by_claims(kube)
     async with watched(kube) as shown:
         pod = await claiming(kube, "chat", 9_000)
         await claim(kube, pod)
@@ -66,7 +73,7 @@ async def test_watching_shows_what_is_allocated(kube: KubeClient) -> None:
 
 
 async def test_a_running_pod_names_its_card(cli: Cli) -> None:
-    await furnish(cli.kube)
+    await offer_by_claims(cli.kube)
     pod = await claiming(cli.kube, "chat", 9_000)
     await claim(cli.kube, pod)
     await allocate(cli.kube, pod)
@@ -77,7 +84,7 @@ async def test_a_running_pod_names_its_card(cli: Cli) -> None:
 
 
 async def test_a_waiting_pod_says_how_far_its_claim_has_come(cli: Cli) -> None:
-    await furnish(cli.kube)
+    await offer_by_claims(cli.kube)
     await claiming(cli.kube, "none", 9_000)
     await claim(cli.kube, await claiming(cli.kube, "listed", 9_000))
     await claim(cli.kube, await claiming(cli.kube, "open", 30_000), listed=False)

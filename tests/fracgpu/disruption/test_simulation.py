@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from fracgpu.cards.card import CardUuid, Cordon, CordonEffect, NodeCards
 from fracgpu.disruption.disruption_state import DisruptionState
@@ -87,7 +88,7 @@ def test_a_pod_is_moved_within_its_own_wiring() -> None:
     pod = replica()
     need = pod.info.need
     assert need is not None
-    by_claim = replica(need=replace(need, by_claim=True))
+    by_claim = replica(need=structs.replace(need, by_claim=True))
 
     assert nodes_for(pod, [a_node("n1", HOT_CARD), plain, claims]) == ["n2"]
     assert nodes_for(by_claim, [a_node("n1", HOT_CARD), plain, claims]) == ["n3"]
