@@ -30,20 +30,28 @@ class NodeLock:
 
     Args:
         server: serves kubelet.
-        folder: kubelet's, in which our sockets are.
+        folder: kubelet's of device plugins, of all agents of the node the same.
+        old_folder: the one that agents of claims locked before; nobody did where it is missing.
         clock: paces the waits.
         on_wait: called while another agent acts.
     """
 
     def __init__(
-        self, server: Server, folder: Path, *, clock: Clock, on_wait: Callable[[], None]
+        self,
+        server: Server,
+        folder: Path,
+        *,
+        old_folder: Path,
+        clock: Clock,
+        on_wait: Callable[[], None],
     ) -> None:
         self._server = server
         self._folder = folder
+        self._old_folder = old_folder
         self._clock = clock
         self._on_wait = on_wait
         self._acts = asyncio.Event()
-        self._lock: int | None = None
+        self._locks: list[int] = []
 
     @property
     def acts(self) -> bool:
@@ -59,9 +67,15 @@ class NodeLock:
     async def take(self) -> None:
         """Wait for the other agent's end."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        lock = self._lock = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
+        await self._take(self._folder)
+        if self._old_folder.is_dir():
+            await self._take(self._old_folder)
+
+    async def _take(self, folder: Path) -> None:
+        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        self._locks.append(lock)
         if not _locked(lock):
-            log.info("another_agent_acts", folder=str(self._folder))
+            log.info("another_agent_acts", folder=str(folder))
         while not _locked(lock):
             self._on_wait()
             await self._clock.sleep(_POLL_S)
@@ -84,9 +98,9 @@ class NodeLock:
         return run
 
     def release(self) -> None:
-        """Release the lock, so that the next agent acts; nothing of this one may still run."""
-        lock, self._lock = self._lock, None
-        if lock is not None:
+        """Release the locks, so that the next agent acts; nothing of this one may still run."""
+        locks, self._locks = self._locks, []
+        for lock in locks:
             os.close(lock)
 
 
@@ -98,7 +112,7 @@ class ClaimsHandover(NodeLock):
 
     Args:
         server: serves the plugin.
-        folder: the folder to lock; of all agents of the node the same.
+        folder: kubelet's of device plugins, which each agent of the node locks.
         clock: paces the waits.
         on_wait: called while another agent acts.
     """
@@ -106,7 +120,7 @@ class ClaimsHandover(NodeLock):
     def __init__(
         self, server: DraServer, folder: Path, *, clock: Clock, on_wait: Callable[[], None]
     ) -> None:
-        super().__init__(server, folder, clock=clock, on_wait=on_wait)
+        super().__init__(server, folder, old_folder=server.folder, clock=clock, on_wait=on_wait)
         self._plugin = server
 
     async def run(self) -> None:
@@ -131,6 +145,7 @@ class Handover(NodeLock):
         updater: writes on the node whether kubelet knows the agent.
         pods: this node's pods as last seen.
         unasked: whether the runtime has still to ask for a container that kubelet may start.
+        old_folder: the one that agents of claims locked before.
         clock: paces the waits.
         settle_s: how long the scheduler has to notice.
         on_wait: called while another agent acts.
@@ -144,11 +159,14 @@ class Handover(NodeLock):
         updater: NodeStatusUpdater,
         pods: Callable[[], Iterable[PodInfo]],
         unasked: Callable[[], bool],
+        old_folder: Path,
         clock: Clock,
         settle_s: float,
         on_wait: Callable[[], None],
     ) -> None:
-        super().__init__(server, server.socket.parent, clock=clock, on_wait=on_wait)
+        super().__init__(
+            server, server.socket.parent, old_folder=old_folder, clock=clock, on_wait=on_wait
+        )
         self._socket = server.socket
         self._registration = registration
         self._updater = updater

@@ -7,7 +7,7 @@ is gone. It is started again then, and serves the other wiring. In no moment are
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Final
 
 import structlog
@@ -114,11 +114,21 @@ async def _holders(client: KubeClient, bodies: Iterable[bytes], node: str) -> se
         pod = decode_pod_info(body)
         alone = {pod.record.uid: pod}
         found |= {wiring for wiring in Wiring if held_by(wiring, alone)}
-        if pod.record.live and pod.has_device_claims and not pod.device_claim:
-            for name in claims_of_pod(body):
-                if await _is_ours(client, pod.record.namespace, name, node):
-                    found.add(Wiring.CLAIMS)
+        if _has_own_claims(pod) and await _holds_by_them(client, body, pod, node):
+            found.add(Wiring.CLAIMS)
     return found
+
+
+def _has_own_claims(pod: PodInfo) -> bool:
+    """Report whether a pod has claims that its user made, of which no grant tells."""
+    return pod.record.live and pod.has_device_claims and not pod.device_claim
+
+
+async def _holds_by_them(client: KubeClient, body: bytes, pod: PodInfo, node: str) -> bool:
+    for name in claims_of_pod(body):
+        if await _is_ours(client, pod.record.namespace, name, node):
+            return True
+    return False
 
 
 async def _is_ours(client: KubeClient, namespace: str, name: str, node: str) -> bool:
@@ -129,6 +139,44 @@ async def _is_ours(client: KubeClient, namespace: str, name: str, node: str) -> 
     return claim.node == node
 
 
+class UsersClaims:
+    """Which pods hold cards by claims that their users made, for an agent that serves slots.
+
+    Claims do not change once a pod is bound, so each pod is read once.
+
+    Args:
+        client: reads claims.
+        pod_reader: reads pods.
+        node: this node's name.
+    """
+
+    def __init__(self, client: KubeClient, pod_reader: KubeClient, *, node: str) -> None:
+        self._client = client
+        self._pod_reader = pod_reader
+        self._node = node
+        self._held: dict[str, bool] = {}  # by the pod's UID
+
+    async def any(self, pods: Mapping[str, PodInfo]) -> bool:
+        """Report whether one of *pods*, which are by UID, holds a card so.
+
+        Raises:
+            KubeError: a pod or a claim cannot be read now.
+        """
+        having = {uid: pod for uid, pod in pods.items() if _has_own_claims(pod)}
+        self._held = {uid: held for uid, held in self._held.items() if uid in having}
+        for uid in having.keys() - self._held.keys():
+            self._held[uid] = await self._holds(having[uid])
+        return any(self._held.values())
+
+    async def _holds(self, pod: PodInfo) -> bool:
+        record = pod.record
+        try:
+            body = await self._pod_reader.get(PODS, record.name, namespace=record.namespace)
+            return await _holds_by_them(self._client, body, pod, self._node)
+        except (NotFound, WireError):
+            return False
+
+
 class NodeWiring:
     """Follows the node's label while the agent runs.
 
@@ -137,7 +185,7 @@ class NodeWiring:
         serving: the one that this agent serves.
         node: the node as last seen, or None.
         pods: its pods by UID, or None while they are not known.
-        claims_held: whether claims are held here, also of pods that are gone.
+        claims_held: whether claims are held here by these pods, or still by pods that are gone.
         settle_s: how long whoever places pods has to learn that none are to come.
         clock: paces the waits.
         on_change: called when :attr:`switching` is another one.
@@ -150,7 +198,7 @@ class NodeWiring:
         serving: Wiring,
         node: Callable[[], NodeState | None],
         pods: Callable[[], Mapping[str, PodInfo] | None],
-        claims_held: Callable[[], bool],
+        claims_held: Callable[[Mapping[str, PodInfo]], Awaitable[bool]],
         settle_s: float,
         clock: Clock,
         on_change: Callable[[], None],
@@ -192,7 +240,10 @@ class NodeWiring:
         """
         while True:
             self._changed.clear()
-            self._look()
+            try:
+                await self._look()
+            except KubeError as error:
+                log.warning("users_claims_not_read", error=str(error))
             await wait_at_most(self._clock, self._changed, limit_s=_LOOK_S)
 
     def _wanted(self) -> Wiring | ValueError | None:
@@ -204,7 +255,7 @@ class NodeWiring:
         except ValueError as error:
             return error
 
-    def _look(self) -> None:
+    async def _look(self) -> None:
         node, wanted = self._node(), self._wanted()
         told = wanted is not self._serving and _takes_no_pods(node)
         if not told:
@@ -223,7 +274,7 @@ class NodeWiring:
         if not settled and wanted is not self._serving:
             return
         holders = {wiring for wiring in Wiring if held_by(wiring, pods)}
-        holders |= {Wiring.CLAIMS} if self._claims_held() else set()
+        holders |= {Wiring.CLAIMS} if await self._claims_held(pods) else set()
         other = served(wanted, holders, now=self._serving)
         if other is not self._serving:
             raise EndProcess(f"this node is served by wiring {other.value} from now on")

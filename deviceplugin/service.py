@@ -74,7 +74,7 @@ from deviceplugin.node.inventory import InventoryTracker
 from deviceplugin.node.node_status import NodeStatusUpdater
 from deviceplugin.node.pod_annotator import PodAnnotator
 from deviceplugin.node.rejected_pods import RejectedPodCleaner
-from deviceplugin.node_wiring import NodeWiring, choose_wiring, held_by, remove_slice
+from deviceplugin.node_wiring import NodeWiring, UsersClaims, choose_wiring, held_by, remove_slice
 from deviceplugin.nri.plugin import NriPlugin
 from deviceplugin.settings import AUTO, MPS, DevicePluginSettings
 from fracgpu import names
@@ -299,7 +299,7 @@ def _parts(  # noqa: PLR0913, PLR0915 - what the whole agent is made of; called 
         serving=wiring,
         node=lambda: nodes.get("", node),
         pods=known_pods,
-        claims_held=lambda: held is not None and held.any,
+        claims_held=_claims_held(held, UsersClaims(client, pod_reader, node=node)),
         settle_s=settings.drain_wait_s,
         clock=clock,
         on_change=lambda: front.changed(),  # noqa: PLW0108 - it is made below
@@ -561,6 +561,7 @@ def _slots_front(shared: _Shared) -> _Front:
         updater=shared.updater,
         pods=lambda: (shared.pods() or {}).values(),  # noqa: PLW0108 - the pods change
         unasked=lambda: starts.by_nri.unasked,
+        old_folder=settings.plugins_dir / names.DRA_DRIVER,
         clock=clock,
         settle_s=settings.drain_wait_s,
         on_wait=shared.on_wait,
@@ -593,6 +594,7 @@ def _claims_front(shared: _Shared, held: HeldClaims) -> _Front:
         node=node,
         client=shared.client,
         held=held,
+        held_by_slots=lambda: held_by(Wiring.DEVICE_PLUGIN, shared.pods()),
         pods=shared.pods,
         tracker=shared.tracker,
         runtime=runtime,
@@ -657,8 +659,9 @@ def _claims_front(shared: _Shared, held: HeldClaims) -> _Front:
         clock=clock,
         metrics=metrics,
     )
-    folder = settings.device_plugins_dir if shared.wirings.both else server.folder
-    handover = ClaimsHandover(server, folder, clock=clock, on_wait=shared.on_wait)
+    handover = ClaimsHandover(
+        server, settings.device_plugins_dir, clock=clock, on_wait=shared.on_wait
+    )
 
     async def nothing_left() -> None:
         """Leave all specs: each is of a claim, which kubelet gives back."""
@@ -875,6 +878,15 @@ def _node_updater(  # noqa: PLR0913 - its parts, nearly all by keyword; called o
         published=(lambda: front().published()) if by_claims else None,
     )
     return nodes, pools, overcommit, updater
+
+
+def _claims_held(
+    held: HeldClaims | None, users: UsersClaims
+) -> Callable[[Mapping[str, PodInfo]], Awaitable[bool]]:
+    async def claims_held(pods: Mapping[str, PodInfo]) -> bool:
+        return held.any if held is not None else await users.any(pods)
+
+    return claims_held
 
 
 def _blocked(tracker: InventoryTracker, node: NodeState | None) -> str | None:

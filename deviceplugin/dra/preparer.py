@@ -56,6 +56,7 @@ class Preparer(Claims):
         node: this node's name.
         client: reads claims.
         held: what this node's pods hold.
+        held_by_slots: which pods hold cards that no claim counts, or None.
         pods: this node's pods by UID; None until they and their claims are known.
         tracker: the node's inventory.
         runtime: whether the runtime reads CDI specs.
@@ -75,6 +76,7 @@ class Preparer(Claims):
         node: str,
         client: KubeClient,
         held: HeldClaims,
+        held_by_slots: Callable[[], str | None],
         pods: Callable[[], Mapping[str, PodInfo] | None],
         tracker: InventoryTracker,
         runtime: Runtime,
@@ -89,6 +91,7 @@ class Preparer(Claims):
         self._node = node
         self._client = client
         self._held = held
+        self._held_by_slots = held_by_slots
         self._pods = pods
         self._tracker = tracker
         self._runtime = runtime
@@ -162,7 +165,7 @@ class Preparer(Claims):
             if (problem := self._tracker.unseen) is not None:
                 return problem
             pod = next((pods[user.uid] for user in claim.reserved_for if user.uid in pods), None)
-            why = self._why_not(claim, pod, self._held.claims)
+            why = self._why_not_yet(claim, pod)
             if why and pod is not None and (always := self._why_not(claim, pod, ())):
                 raise self._refuse("claim_refused", always)
             if why or pod is None:
@@ -170,7 +173,7 @@ class Preparer(Claims):
             if isinstance(use := await self._use_of(claim, pod), str):
                 return use
             # Meanwhile another claim may have been prepared.
-            if why := self._why_not(claim, pod, self._held.claims):
+            if why := self._why_not_yet(claim, pod):
                 return why
             self._held.add(HeldClaim(claim=claim, pod=pod.record.uid, use=use))
             return pod, use
@@ -202,6 +205,10 @@ class Preparer(Claims):
                 raise self._refuse(outcome, found)
             await self._clock.sleep(pause_s)
         return found
+
+    def _why_not_yet(self, claim: DeviceClaim, pod: PodInfo | None) -> str:
+        """Return why a claim may not be prepared beside what this node's pods hold."""
+        return self._why_not(claim, pod, self._held.claims) or self._held_by_slots() or ""
 
     def _why_not(
         self, claim: DeviceClaim, pod: PodInfo | None, prepared: Iterable[DeviceClaim]

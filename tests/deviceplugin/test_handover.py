@@ -4,11 +4,12 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
 import pytest
 from prometheus_client import CollectorRegistry
 
-from deviceplugin.handover import ClaimsHandover, Handover
+from deviceplugin.handover import ClaimsHandover, Handover, NodeLock
 from deviceplugin.metrics import DevicePluginMetrics
 from deviceplugin.node.node_status import NodeStatusUpdater
 from fracgpu import names
@@ -83,6 +84,7 @@ def another(
         updater=updater,
         pods=lambda: pods,
         unasked=lambda: bool(unasked),
+        old_folder=rig.server.socket.parent / "before",
         clock=rig.clock,
         settle_s=SETTLE_S,
         on_wait=lambda: beats.append(None),
@@ -206,7 +208,7 @@ async def test_with_claims_the_next_agent_serves_at_once_and_acts_after_the_firs
     with short_folder() as root:
         first, following = a_plugin(root), a_plugin(root)
         one, other = (
-            ClaimsHandover(rig.server, rig.server.folder, clock=rig.clock, on_wait=lambda: None)
+            ClaimsHandover(rig.server, root, clock=rig.clock, on_wait=lambda: None)
             for rig in (first, following)
         )
         async with asyncio.TaskGroup() as group:
@@ -230,3 +232,55 @@ async def test_with_claims_the_next_agent_serves_at_once_and_acts_after_the_firs
                 task.cancel()
         await other.stop(0)
         other.release()
+
+
+async def test_an_agent_waits_also_for_one_of_before_that_locked_the_drivers_folder_alone() -> None:
+    with short_folder() as root:
+        first, following = a_plugin(root), a_plugin(root)
+        before = NodeLock(
+            first.server,
+            first.server.folder,
+            old_folder=root / "none",
+            clock=first.clock,
+            on_wait=lambda: None,
+        )
+        await first.server.start()
+        await before.take()
+        waits: list[None] = []
+        claims = ClaimsHandover(
+            following.server, root, clock=following.clock, on_wait=lambda: waits.append(None)
+        )
+        slots = NodeLock(
+            following.server,
+            root,
+            old_folder=following.server.folder,
+            clock=following.clock,
+            on_wait=lambda: waits.append(None),
+        )
+        for agent in (claims, slots):
+            waits.clear()
+            async with asyncio.TaskGroup() as group:
+                taking = group.create_task(agent.take(), name="take")
+                await until_true(lambda: len(waits) > 0, what="the next one waits")
+                assert not taking.done()
+
+                before.release()
+                await following.clock.advance(0.1)
+                await until_true(taking.done, what="the next one has the node")
+            late: list[None] = []
+            third = NodeLock(
+                first.server,
+                root,
+                old_folder=root / "none",
+                clock=first.clock,
+                on_wait=partial(late.append, None),
+            )
+            async with asyncio.TaskGroup() as group:
+                third_takes = group.create_task(third.take(), name="third")
+                await until_true(partial(bool, late), what="a third one waits")
+                third_takes.cancel()
+            third.release()
+            agent.release()
+            await before.take()
+        before.release()
+        await first.server.stop(0)

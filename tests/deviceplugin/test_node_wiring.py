@@ -1,17 +1,19 @@
 """Which wiring an agent serves, and when it goes over to the other one."""
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
 
 from component.wiring import Wiring, Wirings
 from deviceplugin.node.capacity import NodeState, Sharing
-from deviceplugin.node_wiring import NodeWiring, served
+from deviceplugin.node_wiring import NodeWiring, UsersClaims, served
 from fracgpu import names
 from fracgpu.state.pod_info import PodInfo
 from process.lifecycle import EndProcess
-from tests.deviceplugin.builders import a_pod
+from tests.deviceplugin.builders import NODE, a_pod
+from tests.deviceplugin.dra.builders import FakeApi, a_users_claim, info, pod_body
 from tests.fakes.clock import VirtualClock
 
 SLOTS, CLAIMS = Wiring.DEVICE_PLUGIN, Wiring.CLAIMS
@@ -41,7 +43,9 @@ def test_pods_keep_the_wiring_by_which_they_hold_cards(
 class Rig:
     """An agent that serves slots, with its node and pods."""
 
-    def __init__(self, wirings: Wirings = BOTH) -> None:
+    def __init__(self, wirings: Wirings = BOTH, api: FakeApi | None = None) -> None:
+        self.api = api or FakeApi()
+        self.users = UsersClaims(self.api, self.api, node=NODE)
         self.clock = VirtualClock()
         self.node = NodeState(labels={names.SHARE_LABEL: "true"}, sharing=self.sharing(shared=True))
         self.pods: dict[str, PodInfo] | None = {}
@@ -51,11 +55,14 @@ class Rig:
             serving=SLOTS,
             node=lambda: self.node,
             pods=lambda: self.pods,
-            claims_held=lambda: False,
+            claims_held=self.claims_held,
             settle_s=3.0,
             clock=self.clock,
             on_change=self.changed,
         )
+
+    async def claims_held(self, pods: Mapping[str, PodInfo]) -> bool:
+        return await self.users.any(pods)
 
     def sharing(self, *, shared: bool) -> Sharing:
         return Sharing(shared=shared, reason="", message="")
@@ -142,3 +149,39 @@ async def test_a_label_for_a_wiring_that_the_cluster_has_not_closes_the_node() -
         "no card is shared: label fracgpu.io/wiring is 'claims'; want devicePlugin, as the key "
         "wiring of ConfigMap fracgpu-config says"
     )
+
+
+@pytest.mark.parametrize("ours", [True, False])
+async def test_a_late_pod_with_a_claim_of_its_users_holds_a_card_by_it(ours: bool) -> None:
+    late = pod_body("late", need=None, claims={"gpu": "mine"})
+    claim = a_users_claim(late)
+    if not ours:
+        for result in claim["status"]["allocation"]["devices"]["results"]:
+            result["driver"] = "nic.example.com"
+    rig = Rig(api=FakeApi(late, claims=[claim]))
+    rig.api.down = True
+    ended = []
+
+    async def run() -> None:
+        try:
+            await rig.wiring.run()
+        except EndProcess as end:
+            ended.append(str(end))
+
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(run(), name="run")
+        holder = a_pod("holder", assigned={"train": [("GPU-a", 1000)]})
+        rig.pods = {"uid": holder, "uid-late": info(late)}
+        await rig.clock.advance(2.0)
+        rig.api.down = False
+        await rig.clock.advance(2.0)
+        assert ended == [], "what slots hold is counted on"
+        asked = len(rig.api.calls)
+
+        rig.pods = {"uid-late": info(late)}
+        await rig.clock.advance(2.0)
+
+        assert len(rig.api.calls) == asked, "read once"
+        text = "this node is served by wiring claims from now on"
+        assert ended == ([text] if ours else [])
+        task.cancel()

@@ -1,7 +1,10 @@
 """The node agent with claims, between a simulated kubelet and the embedded API server."""
 
+import fcntl
 import json
+import os
 from collections.abc import AsyncIterator
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +127,25 @@ async def test_a_new_node_loses_its_startup_taint_once_its_slice_is_there(
             "capacity", {}
         )
         assert len(await devices(world.kube)) == len(node.cards)
+
+
+async def test_an_agent_waits_for_one_of_the_other_wiring_before_it_offers_a_card(
+    world: ClaimsWorld,
+) -> None:
+    async with a_node(world.kube, world.kubeconfig, claims=True, agent=False) as node:
+        other = os.open(node.folders.device_plugins, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(other, fcntl.LOCK_EX)
+            node.start_agent()
+
+            async def ready() -> bool:
+                return (await node.scrape("/readyz"))[0] == HTTPStatus.OK
+
+            await until(ready, what="the agent is ready to follow")
+            assert await devices(world.kube) == []
+        finally:
+            os.close(other)
+        await node.wait_slice()
 
 
 async def test_while_a_pod_of_the_other_wiring_holds_a_card_no_card_is_offered(

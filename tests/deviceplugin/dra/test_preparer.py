@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
+from component.wiring import Wiring
 from deviceplugin.claims import Claim
 from deviceplugin.container.cdi import ABSENT, CdiFolder, CdiSpec
 from deviceplugin.dra.held_claims import HeldClaims
@@ -20,8 +21,11 @@ from deviceplugin.enforcement.limiter import Limiter
 from deviceplugin.metrics import DevicePluginMetrics
 from deviceplugin.node.inventory import InventoryTracker
 from deviceplugin.node.pod_annotator import wired_text
+from deviceplugin.node_wiring import held_by
 from fracgpu import names
-from fracgpu.cards.card import Card
+from fracgpu.cards.card import Card, CardUuid
+from fracgpu.state.allocation import Slice, write_assignment
+from fracgpu.units import Mib
 from kube.informer import ChangeType
 from tests.deviceplugin.builders import NODE, FakeCards, a_card, a_spec_builder, a_tracker
 from tests.deviceplugin.dra.builders import (
@@ -134,6 +138,7 @@ async def a_rig(
         node=NODE,
         client=api,
         held=held,
+        held_by_slots=lambda: held_by(Wiring.DEVICE_PLUGIN, held.pods.by_uid),
         pods=lambda: held.pods.by_uid if known[0] else None,
         tracker=tracker,
         runtime=runtime,
@@ -308,6 +313,26 @@ async def test_what_the_last_pod_still_holds_is_waited_for(tmp_path: Path) -> No
 
     async with rig.asked() as waiting:
         assert "would hold 10000 MiB" in await rig.outcome(waiting)
+
+
+async def test_what_a_pod_holds_by_slots_is_waited_for_since_no_claim_counts_it(
+    tmp_path: Path,
+) -> None:
+    pod = pod_body(need=(need := a_pod_need(a_need(6000, name="train"))))
+    part = Slice(card=CardUuid("GPU-a"), mib=Mib(6000))
+    slots = pod_body("slots", need=None, phase="Running")
+    del slots["spec"]["resourceClaims"]
+    slots["metadata"]["annotations"] = {names.ASSIGNMENT: write_assignment({"train": (part,)})}
+    rig = await a_rig(tmp_path, pod, slots, claims=[a_claim(pod, need=need)])
+    async with rig.asked() as waiting:
+        said = await rig.outcome(waiting)
+    assert "pods of wiring devicePlugin still hold cards: ml/slots" in said
+    assert (rig.specs(), list(rig.held.claims)) == ({}, [])
+
+    async with rig.asked() as waiting:
+        await rig.clock.wait_for_sleepers(1)
+        rig.sees(slots, gone=True)
+        assert await rig.outcome(waiting) == ""
 
 
 async def test_an_api_server_that_is_away_for_a_moment_is_waited_for(tmp_path: Path) -> None:
