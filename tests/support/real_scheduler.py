@@ -17,7 +17,7 @@ from kube.kinds import EVENTS, NAMESPACES, PODS
 from kube.objects import decode_object
 from simulator.demo.definitions import install_definitions
 from simulator.demo.supervisor import Supervisor, why_not_ready
-from simulator.envtest.control_plane import ControlPlane
+from simulator.envtest.control_plane import ADMIN, ControlPlane
 from simulator.envtest.extender_certificates import issue_extender_certificates
 from simulator.envtest.ports import free_ports
 from simulator.envtest.scheduler_configuration import scheduler_configuration
@@ -94,6 +94,7 @@ async def real_scheduler(  # noqa: PLR0913 - what a test may choose, each with a
     gates: str = "",
     configure: Callable[[Json], None] = lambda _: None,
     before: Callable[[KubeClient], Awaitable[None]] | None = None,
+    user: str = ADMIN,
 ) -> AsyncIterator[Harness]:
     """Start a control plane with *nodes* and our extender, or skip the test without binaries.
 
@@ -108,10 +109,12 @@ async def real_scheduler(  # noqa: PLR0913 - what a test may choose, each with a
         narrow: filter names the best node alone, as in deploy/.
         configure: changes kube-scheduler's configuration, which is that of deploy/.
         before: called before our role and kube-scheduler start; it makes our namespace.
+        user: the name of both, whose rights have no limit.
     """
     api_flags = {"feature-gates": gates, "runtime-config": "api/alpha=true"} if gates else None
+    users = {} if user == ADMIN else {user: "system:masters"}
     async with (
-        real_api_server(workdir, flags=api_flags) as api,
+        real_api_server(workdir, flags=api_flags, users=users) as api,
         connect_to(api.url, token=api.token, ca_file=api.ca_file) as client,
     ):
         if before is None:
@@ -124,7 +127,7 @@ async def real_scheduler(  # noqa: PLR0913 - what a test may choose, each with a
         if controllers:
             await api.start_controller_manager(WITHOUT_NODES)
         (listen,) = free_ports(1)
-        kubeconfig = api.kubeconfig(workdir / "admin.kubeconfig")
+        kubeconfig = api.kubeconfig(workdir / "scheduler.kubeconfig", user=user)
         flags = [f"--listen-port={listen}", "--cache-comparison-period-s=1"]
         tls = None
         if mutual_tls:
