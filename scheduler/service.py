@@ -323,6 +323,7 @@ class _ClaimParts:
                 shared.core,
                 shared.preemptor(budgets),
                 clock=clock,
+                leads=lambda: shared.leader_gate.leads,
                 limit_s=settings.bind_timeout_s,
                 on_evicted=lambda *one: self.controller.preempted(*one),  # noqa: PLW0108
             ),

@@ -14,7 +14,7 @@ a second one, and the UID and version that a deletion names are those that we ha
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from heapq import heappop, heappush
 from typing import Any, Final, Protocol
@@ -101,6 +101,8 @@ class _Progress:
         lists: how many shortlists it was given.
         refused: nodes that were listed, and that kube-scheduler refuses for more than cards.
         planned: the number of the last preemption when its claim was planned.
+        not_taken: the node where cards were freed for it that kube-scheduler did not take; nobody
+            else is evicted for it then. Empty while there is none, and once it was allocated any.
         searches: how often no victims were found for it, and when they are looked for again.
         failures: in a row.
         due_s: when it is looked at again; None for when something changes.
@@ -113,6 +115,7 @@ class _Progress:
     lists: int = 0
     refused: set[str] = field(default_factory=set)
     planned: int = 0
+    not_taken: str = ""
     searches: tuple[int, float] = (0, 0.0)
     failures: int = 0
     due_s: float | None = None
@@ -279,11 +282,14 @@ class ClaimController:
             )
             if self._tell(pod.info, EventReason.NO_CLAIM, why):
                 self._on_outcome(ClaimOutcome.TAKEN)
-        elif not claim.allocated and not claim.terminating:
+        elif not claim.terminating:
             await self._follow_up(pod, claim, progress)
 
     async def _follow_up(self, pod: UnboundPod, claim: DeviceClaim, progress: _Progress) -> None:
-        """Do what is due for a claim of ours that kube-scheduler has not allocated yet."""
+        """Do what is due for a claim of ours, which is that of the pod."""
+        if claim.allocated:
+            progress.not_taken = ""
+            return
         uid, preemption = uid_of(pod), self._preemptions.of(uid_of(pod), claim)
         held = self._planner.held(pod, without=progress.refused)
         if held is not None and not claim.tolerated.issuperset(held.tolerated):
@@ -314,24 +320,30 @@ class ClaimController:
         plan = await self._preempt(pod, progress)
         if plan is None:
             return
+        if not plan.nodes:
+            self._cache.explain(pod, plan.why)
+            return
         if await self._remove_own(pod, claim, progress):
             await self._write(pod, plan, progress)
         else:
             self._preemptions.end(uid)
 
     async def _preempt(self, pod: UnboundPod, progress: _Progress) -> Plan | None:
-        """Return what the claim is to list once others have left, or None; seldom if it is None."""
+        """Return what the claim is to list once others have left; seldom if nobody is to leave.
+
+        The plan has no nodes where others are preempted for first; None where there are no victims.
+        """
         searches, due_s = progress.searches
-        if self._clock.monotonic() < due_s:
+        if progress.not_taken or self._clock.monotonic() < due_s:
             return None
         nodes = self._planner.candidates(pod, without=progress.refused)
         plan = await self._preemptions.find(pod, nodes)
         pause_s = _VICTIMS.pause_s(searches + 1)
-        progress.searches = (
-            (searches + 1, self._clock.monotonic() + pause_s) if plan is None else (0, 0.0)
-        )
-        if plan is not None:
+        if plan is not None and plan.nodes:
+            progress.searches = (0, 0.0)
             progress.planned = self._preemptions.number
+        else:
+            progress.searches = (searches + 1, self._clock.monotonic() + pause_s)
         return plan
 
     async def _make_room(
@@ -353,6 +365,11 @@ class ClaimController:
             self._preemptions.end(uid_of(pod))
             progress.due_s = None
             self._note_refused(pod, claim, progress)
+            node = preemption.node
+            if preemption.free_s is not None and self._planner.fits(pod, node):
+                # Nobody else took the cards, so that evicting more pods would be in vain as well.
+                progress.refused.add(node)
+                progress.not_taken = node
             await self._replace(pod, claim, progress)
 
     def _threats_to(self, preemption: Preemption) -> list[str]:
@@ -408,6 +425,11 @@ class ClaimController:
         plan = self._plan(pod, progress)
         if plan.cards is None and progress.lists < _MOST_LISTS:
             plan = await self._preempt(pod, progress) or plan
+        if plan.cards is None and progress.not_taken:
+            why = (
+                f"nobody else is preempted: the cards freed on {progress.not_taken} were not taken"
+            )
+            plan = replace(plan, why=f"{plan.why}; {why}")
         await self._write(pod, plan, progress)
 
     def _plan(self, pod: UnboundPod, progress: _Progress) -> Plan:
@@ -424,6 +446,10 @@ class ClaimController:
         return plan
 
     async def _write(self, pod: UnboundPod, plan: Plan, progress: _Progress) -> None:
+        if not self._leads():  # any more
+            self._forget(pod)
+            self._preemptions.end(uid_of(pod))
+            return
         info, need = pod.info, pod.info.need
         assert need is not None, "a pod that is planned for has a need"  # noqa: S101
         record = info.record
@@ -479,6 +505,9 @@ class ClaimController:
 
     async def _remove_own(self, pod: UnboundPod, claim: DeviceClaim, progress: _Progress) -> bool:
         """Delete a claim that nothing was allocated for; report whether there is none now."""
+        if not self._leads():  # any more
+            self._cache.count_first_choice(uid_of(pod))
+            return False
         try:
             async with asyncio.timeout(self._limit_s):
                 await self._api.delete(

@@ -106,6 +106,11 @@ class ClaimPlanner:
             if name not in without and _takes(node, pod.rules, labels)
         )
 
+    def fits(self, pod: UnboundPod, node: str) -> bool:
+        """Report whether a node that a pod may run on has cards for it now."""
+        may_run = node in self.candidates(pod)
+        return may_run and isinstance(self._core.cards_on(pod.info, node), Placement)
+
     def held(self, pod: UnboundPod, *, without: Collection[str]) -> Plan | None:
         """Return what a claim has to list because Moves hold cards for the pod; None if none do."""
         plan = self.plan(pod, without=without) if self._core.may_be_held_for(pod.info) else None

@@ -29,7 +29,9 @@ from scheduler.core import SchedulerCore
 
 log = structlog.get_logger()
 
-_MOST_KEPT: Final = 64  # cards; each open claim names them
+# Cards that are kept for pods of a priority and those above it. Each open claim below names them,
+# and has room for about 200.
+_MOST_KEPT: Final = 64
 _SPARED_S: Final = 30.0  # for which a pod that cannot be evicted is no victim
 _GIVE_UP_S: Final = 60.0  # after which the rest of the victims is not tried again
 _REST_PER_SEARCH: Final = 4.0  # after one in vain: of very many pods that wait, each is looked for
@@ -91,6 +93,7 @@ class Preemptions:
         core: its ledger counts the kept cards for their pod.
         finder: chooses victims.
         clock: bounds everything.
+        leads: whether this replica may evict.
         limit_s: timeout of one request.
         on_evicted: called with each victim once it is evicted, and for whom it was.
     """
@@ -103,6 +106,7 @@ class Preemptions:
         finder: RoomFinder,
         *,
         clock: Clock,
+        leads: Callable[[], bool],
         limit_s: float,
         on_evicted: Callable[[BoundPod, Preemption], None] = lambda *_: None,
     ) -> None:
@@ -111,6 +115,7 @@ class Preemptions:
         self._core = core
         self._finder = finder
         self._clock = clock
+        self._leads = leads
         self._limit_s = limit_s
         self._on_evicted = on_evicted
         self._under_way: dict[str, Preemption] = {}
@@ -140,7 +145,12 @@ class Preemptions:
                 self._begin(pod, node, claim.cards, leaving).evicted = True
 
     async def find(self, pod: UnboundPod, nodes: Collection[str]) -> Plan | None:
-        """Choose victims for a pod that fits nowhere, and count their cards for it from now on."""
+        """Choose victims for a pod that fits nowhere, and count their cards for it from now on.
+
+        Returns:
+            What its claim is to list; no cards where too many are kept for others already, and
+            None where there are no victims.
+        """
         priority = pod.info.priority
         held = map(self._core.bound_pods.get, self._core.ledger.observed)
         if not any(other is not None and other.priority < priority for other in held):
@@ -165,8 +175,10 @@ class Preemptions:
             return None
         choice = room.placement.assignment
         cards = frozenset(part.card for parts in choice.values() for part in parts)
-        if len(cards) + sum(len(other.cards) for other in self._active()) > _MOST_KEPT:
-            return None
+        kept = self.kept_from(pod)
+        if len(cards) + len(kept) > _MOST_KEPT:
+            why = f"others are preempted for first, {counted(len(kept), 'card')} of theirs"
+            return Plan(choice={}, cards=None, why=why)
         self._begin(pod, room.node, cards, room.victims)
         self._cache.assume(pod, room.node, choice, move="")
         leaving = counted(len(room.victims), "pod")
@@ -254,6 +266,8 @@ class Preemptions:
                 now = self._core.bound_pods.get(victim.uid)
                 if now is None or now.terminating:
                     continue
+                if not dry_run and not self._leads():
+                    return True
                 try:
                     await self._evict(victim, dry_run=dry_run)
                 except KubeError as error:

@@ -148,7 +148,7 @@ def restart_often(world: type[World], *, restarts: int) -> None:
             if number % 1000 == 999:
                 node.start_agent()
             assert pod is not None
-            assert node.start(pod)
+            assert node.start(pod), node.refused
             if number % 500 == 499:
                 assert node.audit().unproven == {}
         node.audit()

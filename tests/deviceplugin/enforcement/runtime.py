@@ -162,6 +162,7 @@ class LimitedRuntime:
         self.pods: dict[str, PodInfo] = {}
         self.running: dict[str, tuple[str, Container]] = {}
         self.began = 0
+        self.refused = ""  # why the last container was that was not started
         self.unlimited: set[str] = set()
         self.start_agent()
 
@@ -192,7 +193,8 @@ class LimitedRuntime:
                     self.enforcer.apply(container.cgroups_path, hardware(limit.card), limit)
             else:
                 self.limiter.prove(container, limits)
-        except EnforcementError:
+        except EnforcementError as error:
+            self.refused = str(error)
             self.limiter.release(container)
         starts = bool((self.folder / "gates" / container.id).read_text())
         if starts:

@@ -282,6 +282,7 @@ class ClaimsHarness:
             self.core,
             self.finder,
             clock=self.clock,
+            leads=lambda: self.leads,
             limit_s=0.2,
             on_evicted=lambda victim, one: self.controller.preempted(victim, one),  # noqa: PLW0108
         )

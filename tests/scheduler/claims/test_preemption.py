@@ -26,7 +26,7 @@ from tests.scheduler.claims.harness import (
     killed_before,
     unanswered,
 )
-from tests.support.claims import claim_name, decoded
+from tests.support.claims import allocated, claim_name, decoded
 from tests.support.gpu import Json, some_cards
 
 LOW, HIGH = 0, 1_000
@@ -244,6 +244,185 @@ async def test_cards_that_kube_scheduler_does_not_take_are_not_kept_for_ever() -
     api.schedule(lowest_first=True)
 
     assert is_bound(api.pods["next"])
+
+
+async def _refuse_all_nodes(api: ClaimsApi, harness: ClaimsHarness) -> dict[str, set[str]]:
+    """Let kube-scheduler refuse pod high on all nodes, for what we do not know, for 10 minutes.
+
+    Returns:
+        The nodes that its claims listed, by the UID of the claim.
+    """
+    listed: dict[str, set[str]] = {}
+    for _ in range(60):
+        claim = claim_of(api, "high")
+        listed[claim.uid] = harness.cache.nodes_of(claim)
+        await harness.look()
+        api.end_leaving()
+        await harness.settle()
+        api.schedule(refuse=tuple(api.cards))
+        await harness.clock.advance(10.0)
+    return listed
+
+
+async def test_for_a_pod_that_fits_nowhere_others_leave_one_node_at_most() -> None:
+    api, harness = await a_full_cluster(6)
+    api.put_pod(a_pod("high", priority=HIGH))
+    await harness.settle()
+
+    await _refuse_all_nodes(api, harness)
+
+    assert len(evicted(api)) == 1
+    assert claim_of(api, "high").open  # what is free it may have
+    why = harness.waiting.by_uid["uid-high"].unschedulable_why
+    (left,) = api.cards.keys() - {pod["spec"].get("nodeName") for pod in api.pods.values()}
+    assert f"nobody else is preempted: the cards freed on {left} were not taken" in why
+
+
+async def test_it_does_not_matter_how_many_nodes_are_free_that_it_is_refused_as_well() -> None:
+    api, harness = await a_full_cluster(6)
+    api.put_pod(a_pod("high", priority=HIGH))
+    await harness.settle()
+    await harness.look()
+    (freed,) = harness.cache.nodes_of(claim_of(api, "high"))
+    api.end_leaving()
+    await harness.settle()
+    for at in range(7, 13):
+        api.cards[f"n{at}"] = some_cards(f"n{at}", count=1, mib=6_000)  # a better fit
+        harness.see_node(f"n{at}", api.cards[f"n{at}"])
+
+    listed = await _refuse_all_nodes(api, harness)
+
+    assert len(evicted(api)) == 1
+    assert [nodes for nodes in listed.values() if freed in nodes] == [{freed}]
+    assert len(set().union(*listed.values())) > 4
+
+
+async def test_others_are_preempted_again_once_a_pod_was_allocated_cards() -> None:
+    api, harness = await a_full_cluster(2)
+    api.put_pod(a_pod("high", priority=HIGH))
+    await harness.settle()
+    await _refuse_all_nodes(api, harness)
+    (first,) = evicted(api)
+    claim = api.claims[claim_name("high")]
+
+    node = next(node for node in api.cards if first == f"low-{node[1:]}")
+    card = api.cards[node][0].uuid
+    api.put_claim(allocated(claim, {"train": [card]}, node=node))
+    await harness.settle()
+    api.put_claim(claim)  # taken back, and somebody else has the card
+    api.put_pod(a_pod("next", priority=HIGH + 1))
+    await harness.settle()
+    api.schedule()
+    for _ in range(3):
+        await harness.clock.advance(31.0)
+        await harness.look()
+
+    assert sorted(evicted(api)) == ["low-1", "low-2"]
+
+
+async def test_cards_that_a_higher_priority_took_do_not_end_preemption() -> None:
+    api, harness = await a_full_cluster(2)
+    api.put_pod(a_pod("highest", priority=HIGH + 1, preemptionPolicy="Never"))
+    await harness.settle()
+    api.schedule()
+    api.put_pod(a_pod("high", priority=HIGH))
+    await harness.settle()
+    api.end_leaving()
+    await harness.settle()
+    api.schedule()
+    assert is_bound(api.pods["highest"])
+
+    for _ in range(4):
+        await harness.look()
+        api.end_leaving()
+        await harness.settle()
+        api.schedule()
+        await harness.clock.advance(10.0)
+
+    assert is_bound(api.pods["high"])
+    assert sorted(evicted(api)) == ["low-1", "low-2"]
+
+
+async def test_many_cards_kept_for_lower_priorities_do_not_stop_a_higher_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("scheduler.claims.preemption._MOST_KEPT", 2)
+    api, harness = await a_full_cluster(4)
+    for name in ("high-1", "high-2", "high-3"):
+        api.put_pod(a_pod(name, priority=HIGH))
+        await harness.settle()
+        await harness.look()
+    assert len(evicted(api)) == 2
+    api.schedule()
+    why = harness.waiting.by_uid["uid-high-3"].unschedulable_why
+    assert "others are preempted for first, 2 cards of theirs" in why
+
+    api.put_pod(a_pod("highest", priority=HIGH + 1))
+    await harness.settle()
+    for _ in range(3):
+        await harness.look()
+    assert len(evicted(api)) == 3
+    api.end_leaving()
+    api.schedule()
+
+    assert is_bound(api.pods["highest"])
+
+
+@pytest.mark.parametrize("evictions", range(2))
+async def test_whoever_leads_no_more_evicts_nobody(evictions: int) -> None:
+    api = an_api(nodes=1)
+    harness = ClaimsHarness(api)
+    for at in range(2):
+        api.put_pod(a_pod(f"low-{at}", 4_000, priority=LOW))
+        await harness.settle()
+        api.schedule()
+
+    async def lease_lost(call: Callable[[], Awaitable[Json]]) -> Json:
+        harness.leads = False
+        return await call()
+
+    # The claim, the dry run of both victims, and the evictions.
+    api.faults = [*[fine] * (2 + evictions), lease_lost]
+    api.put_pod(a_pod("high", 8_000, priority=HIGH))
+    for _ in range(3):
+        await harness.look()
+
+    assert len(evicted(api)) == evictions
+
+
+@pytest.mark.parametrize("written", ["", "delete"])
+async def test_whoever_leads_no_more_replaces_no_open_claim(
+    written: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api, harness = await a_full_cluster()
+    monkeypatch.setattr("scheduler.claims.controller.ClaimPlanner.candidates", lambda *_, **__: ())
+    api.put_pod(a_pod("high", priority=HIGH))
+    await harness.settle()
+    monkeypatch.undo()
+    api.schedule()
+    assert claim_of(api, "high").open
+    await harness.clock.advance(31.0)
+    api.writes.clear()
+
+    find = harness.preemptions.find
+
+    async def lease_lost(*args: Any) -> Any:
+        found = await find(*args)
+        harness.leads = False
+        return found
+
+    async def lost_while_deleted(call: Callable[[], Awaitable[Json]]) -> Json:
+        harness.leads = False
+        return await call()
+
+    if written:
+        api.faults = [lost_while_deleted]
+    else:
+        monkeypatch.setattr(harness.preemptions, "find", lease_lost)
+    for _ in range(3):
+        await harness.look()
+
+    assert api.writes == ([f"delete {claim_name('high')}"] if written else [])
 
 
 @pytest.mark.parametrize("at", range(6))
