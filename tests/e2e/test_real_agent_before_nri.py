@@ -28,7 +28,7 @@ Json = dict[str, Any]
 ROOT: Final = Path(__file__).parents[2]
 # The last agent that inferred whose container starts, and named a CDI device for each slot.
 BEFORE_NRI: Final = "d918e091c31d251669e6c659ec77669ecb11af1e"
-NEW_FLAGS: Final = ("--nri-socket", "--host-dir")
+NEW_FLAGS: Final = ("--nri-socket", "--host-dir", "--plugins-dir", "--plugins-registry-dir")
 CARD_MIB: Final = 24_000
 SLOTS: Final = 2 * 32
 

@@ -46,6 +46,7 @@ ELSEWHERE: Final = {
     "rebalancer: patch events": "test_real_policies_moves",
     "scheduler: create endpointslices.discovery.k8s.io": "test_real_scheduler_rollout",
     "scheduler: create events": "test_real_config",
+    "scheduler: create pods/eviction": "test_real_claims_preemption",
     "scheduler: delete endpointslices.discovery.k8s.io fracgpu-scheduler-leader": (
         "test_real_scheduler_rollout"
     ),
