@@ -7,9 +7,10 @@ pod, its claim and its node come in any order.
 from collections.abc import Iterable, Mapping
 
 from fracgpu.cards.card import CardUuid, NodeCards
-from fracgpu.device_claims.claim import DeviceClaim, held_of_cards
+from fracgpu.device_claims.claim import DeviceClaim, held_of_cards, held_together
 from fracgpu.device_claims.devices import cards_by_device
 from fracgpu.device_claims.holders import with_claims
+from fracgpu.state.allocation import CardAllocation
 from fracgpu.state.pod_info import PodInfo
 from fracgpu.state.snapshot import PodAllocation
 from kube.informer import Change, ChangeType
@@ -30,10 +31,9 @@ class ClaimedPods:
             self._of_pod[before].pop(claim.key)
             touched.add(before)
         if change.type is not ChangeType.DELETED and claim.devices:
-            user = _user(claim)
-            self._user_of[claim.key] = user
-            self._of_pod.setdefault(user, {})[claim.key] = claim
-            touched.add(user)
+            self._user_of[claim.key] = claim.user
+            self._of_pod.setdefault(claim.user, {})[claim.key] = claim
+            touched.add(claim.user)
         for uid in touched:
             if not self._of_pod[uid]:
                 del self._of_pod[uid]
@@ -57,21 +57,13 @@ class ClaimedPods:
 
     def alone(self, uid: str, nodes: Mapping[str, NodeCards]) -> PodAllocation:
         """Return what claims hold whose pod is not there (any more), or has no node yet."""
-        by_card = {
-            card: held
-            for claim in self._of_pod.get(uid, {}).values()
-            for card, held in held_of_cards(claim, _cards(claim, nodes)).items()
-        }
         claims = self._of_pod.get(uid, {}).values()
+        by_card: dict[CardUuid, CardAllocation] = {}
+        for claim in claims:
+            for card, held in held_of_cards(claim, _cards(claim, nodes)).items():
+                by_card[card] = held_together(by_card[card], held) if card in by_card else held
         node = next((claim.node for claim in claims), "")
         return PodAllocation(pod_uid=uid, node=node, by_card=by_card)
-
-
-def _user(claim: DeviceClaim) -> str:
-    """Return the UID under which a claim is counted: of users' own the first pod that uses it."""
-    if claim.managed or not claim.reserved_for:
-        return claim.holder
-    return claim.reserved_for[0].uid
 
 
 def _cards(claim: DeviceClaim, nodes: Mapping[str, NodeCards]) -> Mapping[str, CardUuid]:

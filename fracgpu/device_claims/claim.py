@@ -101,6 +101,16 @@ class DeviceClaim(msgspec.Struct, frozen=True, kw_only=True):
         return self.owner.uid if self.managed and self.owner is not None else self.uid
 
     @property
+    def user(self) -> str:
+        """The UID of the pod that has its cards: of users' own the first that it is reserved for.
+
+        Its own UID while there is none.
+        """
+        if self.managed or not self.reserved_for:
+            return self.holder
+        return self.reserved_for[0].uid
+
+    @property
     def tolerated(self) -> frozenset[DeviceTaint]:
         """The taints of ours that it tolerates; of a claim that users made they say nothing."""
         if not self.managed:
@@ -174,11 +184,12 @@ def held_of_cards(
     found: dict[CardUuid, CardAllocation] = {}
     for one in claim.devices:
         card = cards.get(one.device, CardUuid(one.device))
-        found[card] = _sum(found[card], one.amounts) if card in found else one.amounts
+        found[card] = held_together(found[card], one.amounts) if card in found else one.amounts
     return found
 
 
-def _sum(one: CardAllocation, other: CardAllocation) -> CardAllocation:
+def held_together(one: CardAllocation, other: CardAllocation) -> CardAllocation:
+    """Return what two parts of claims consume of a card; with claims nothing is lent."""
     return CardAllocation(
         mib=Mib(min(one.mib + other.mib, MAX_MIB)),
         cores=one.cores + other.cores,

@@ -22,8 +22,7 @@ def with_claims(
     by_pod = defaultdict[tuple[str, str], list[DeviceClaim]](list)
     for claim in claims:
         if claim.devices:
-            user = claim.reserved_for[0].uid if claim.reserved_for else ""
-            by_pod[claim.namespace, claim.holder if claim.managed else user].append(claim)
+            by_pod[claim.namespace, claim.user].append(claim)
     if not by_pod:
         return tuple(pods)
     cards = {node.node: cards_by_device(card.uuid for card in node.cards) for node in nodes}
@@ -74,6 +73,5 @@ def describe_claim(pod: PodInfo, claim: DeviceClaim | None, *, withheld: str = "
         return f"claim {claim.name} is allocated on {claim.node}"
     if claim.open:
         return f"claim {claim.name} is open, because no card fitted when it was made"
-    cards = {card for request in claim.requests for card in request.cards}
-    listed = counted(len(cards), "card")
+    listed = counted(len(claim.cards), "card")
     return f"claim {claim.name} lists {listed}, of which kube-scheduler has taken none yet"
