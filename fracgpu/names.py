@@ -111,10 +111,11 @@ IDENTITY_CLAIMS: Final = "claims"
 # Node condition: whether this node's cards are shared by us, and if not, why.
 SHARING_CONDITION: Final = "FracGPUSharing"
 # Its reason while kubelet has no agent that serves the slots: a pod that came now would fail.
+AGENT_NOT_REGISTERED: Final = "AgentNotRegistered"
+# Its reason while the node goes over to the other wiring.
+SWITCHING: Final = "Switching"
 # On a node or a namespace: who counts the cards there, claims or devicePlugin.
 WIRING_LABEL: Final = "fracgpu.io/wiring"
-SWITCHING: Final = "Switching"
-AGENT_NOT_REGISTERED: Final = "AgentNotRegistered"
 # Node annotations that the agent writes periodically: how busy each card was lately (JSON, UUID to
 # 0..1), and the memory of each card that NVML reports in use but no known pod uses (JSON, UUID to
 # MiB).

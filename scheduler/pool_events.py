@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
+from component.wiring import Wiring
 from fracgpu import names
 from fracgpu.cards.card import NodeCards
 from fracgpu.request.grant_note import GrantNote, read_grant_note
@@ -70,7 +71,10 @@ class PoolEvents:
                 )
 
     async def _look_for_wirings(self, waiting: Mapping[str, PodInfo]) -> None:
-        """Tell the pods whose wiring no node has; kube-scheduler says that something is missing."""
+        """Write an Event on each pod whose wiring no node has, once until that changes.
+
+        kube-scheduler only says that something is missing.
+        """
         by_claims = {node.by_claims for node in self._nodes() if node.shared and node.cards}
         before, self._without_node = self._without_node, set()
         for uid, pod in waiting.items() if len(by_claims) == 1 else ():
@@ -86,11 +90,14 @@ class PoolEvents:
 
 
 def _no_node(*, by_claim: bool) -> str:
-    wirings = ("claims", "devicePlugin") if by_claim else ("devicePlugin", "claims")
+    theirs, other = Wiring.CLAIMS, Wiring.DEVICE_PLUGIN
+    if not by_claim:
+        theirs, other = other, theirs
     return (
-        "the pod was admitted with wiring {}, and every node that shares cards has wiring {}: "
-        "change the label {} of a node, or that of the namespace, and create the pod anew"
-    ).format(*wirings, names.WIRING_LABEL)
+        f"the pod was admitted with wiring {theirs.value}, and every node that shares cards has "
+        f"wiring {other.value}: change the label {names.WIRING_LABEL} of a node, or that of the "
+        "namespace, and create the pod anew"
+    )
 
 
 def _words(note: GrantNote) -> str:

@@ -43,7 +43,13 @@ from scheduler.cache.assumptions import Assumptions, AssumptionTimeouts
 from scheduler.cache.comparer import CacheComparer
 from scheduler.cache.event_handlers import AnyPod, decode_any_pod
 from scheduler.cache.pod_marker import PodMarker
-from scheduler.claims.cache import ClaimCache, any_pod, decode_observed_pod
+from scheduler.claims.cache import (
+    ClaimCache,
+    ObservedPod,
+    any_pod,
+    decode_observed_pod,
+    uid_of,
+)
 from scheduler.claims.controller import ClaimController
 from scheduler.claims.planner import ClaimPlanner
 from scheduler.claims.preemption import Preemptions
@@ -345,16 +351,16 @@ class _ClaimParts:
                 "quotas": self.quotas,
             },
             nodes=lambda: (node.cards for node in self.nodes.items().values()),
-            pods=self._assigned,
+            pods=lambda: map(any_pod, self._without_claim()),
             holders=self._holders if both else lambda: cache.holders,
             find=self._find,
             move_changed=cache.move_changed,
         )
 
-    def _assigned(self) -> Iterable[AnyPod]:
+    def _without_claim(self) -> Iterable[ObservedPod]:
         for pod in self.pods.items().values():
             if isinstance(pod, BoundPod) or not pod.claim_key:
-                yield any_pod(pod)
+                yield pod
 
     def _find(self, namespace: str, name: str) -> AnyPod | None:
         pod = self.pods.get(namespace, name)
@@ -362,11 +368,9 @@ class _ClaimParts:
 
     def _holders(self) -> Iterable[AnyPod]:
         yield from self.cache.holders
-        yield from (pod for pod in self._assigned() if not self.cache.holds(_uid(pod)))
-
-
-def _uid(pod: AnyPod) -> str:
-    return pod.uid if isinstance(pod, BoundPod) else pod.record.uid
+        for pod in self._without_claim():
+            if not self.cache.holds(uid_of(pod)):
+                yield any_pod(pod)
 
 
 def _wire(

@@ -108,7 +108,8 @@ class ClaimPlanner:
 
     def fits(self, pod: UnboundPod, node: str) -> bool:
         """Report whether a node that a pod may run on has cards for it now."""
-        may_run = node in self.candidates(pod)
+        known = self._nodes.get(node)
+        may_run = known is not None and _takes(known, pod.rules, _wanted_labels(pod.info))
         return may_run and isinstance(self._core.cards_on(pod.info, node), Placement)
 
     def held(self, pod: UnboundPod, *, without: Collection[str]) -> Plan | None:

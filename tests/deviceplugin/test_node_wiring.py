@@ -50,6 +50,7 @@ class Rig:
         self.node = NodeState(labels={names.SHARE_LABEL: "true"}, sharing=self.sharing(shared=True))
         self.pods: dict[str, PodInfo] | None = {}
         self.changes = 0
+        self.ended: list[str] = []
         self.wiring = NodeWiring(
             wirings=wirings,
             serving=SLOTS,
@@ -60,6 +61,13 @@ class Rig:
             clock=self.clock,
             on_change=self.changed,
         )
+
+    async def run(self) -> None:
+        """Follow the label until the agent is to end, and keep why."""
+        try:
+            await self.wiring.run()
+        except EndProcess as end:
+            self.ended.append(str(end))
 
     async def claims_held(self, pods: Mapping[str, PodInfo]) -> bool:
         return await self.users.any(pods)
@@ -112,30 +120,23 @@ async def test_the_capacity_is_taken_back_only_once_the_condition_has_been_there
 async def test_the_agent_ends_once_the_last_holder_is_gone() -> None:
     rig = Rig()
     rig.pods = {"uid": a_pod("holder", assigned={"train": [("GPU-a", 1000)]})}
-    ended = []
-
-    async def run() -> None:
-        try:
-            await rig.wiring.run()
-        except EndProcess as end:
-            ended.append(str(end))
 
     async with asyncio.TaskGroup() as group:
-        group.create_task(run())
+        group.create_task(rig.run())
         rig.label("claims")
         await rig.say_so()
         await rig.clock.advance(20.0)
-        assert ended == []
+        assert rig.ended == []
         rig.pods = None  # not known, so somebody may still hold a card
         rig.wiring.changed()
         await rig.clock.advance(0.0)
-        assert ended == []
+        assert rig.ended == []
 
         rig.pods = {}
         rig.wiring.changed()
         await rig.clock.advance(0.0)
 
-        assert ended == ["this node is served by wiring claims from now on"]
+        assert rig.ended == ["this node is served by wiring claims from now on"]
 
 
 async def test_a_label_for_a_wiring_that_the_cluster_has_not_closes_the_node() -> None:
@@ -160,22 +161,15 @@ async def test_a_late_pod_with_a_claim_of_its_users_holds_a_card_by_it(ours: boo
             result["driver"] = "nic.example.com"
     rig = Rig(api=FakeApi(late, claims=[claim]))
     rig.api.down = True
-    ended = []
-
-    async def run() -> None:
-        try:
-            await rig.wiring.run()
-        except EndProcess as end:
-            ended.append(str(end))
 
     async with asyncio.TaskGroup() as group:
-        task = group.create_task(run(), name="run")
+        task = group.create_task(rig.run())
         holder = a_pod("holder", assigned={"train": [("GPU-a", 1000)]})
         rig.pods = {"uid": holder, "uid-late": info(late)}
         await rig.clock.advance(2.0)
         rig.api.down = False
         await rig.clock.advance(2.0)
-        assert ended == [], "what slots hold is counted on"
+        assert rig.ended == [], "what slots hold is counted on"
         asked = len(rig.api.calls)
 
         rig.pods = {"uid-late": info(late)}
@@ -183,5 +177,5 @@ async def test_a_late_pod_with_a_claim_of_its_users_holds_a_card_by_it(ours: boo
 
         assert len(rig.api.calls) == asked, "read once"
         text = "this node is served by wiring claims from now on"
-        assert ended == ([text] if ours else [])
+        assert rig.ended == ([text] if ours else [])
         task.cancel()
