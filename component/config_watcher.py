@@ -155,8 +155,20 @@ def strict_mapping(text: str) -> dict[str, Any]:
 class _StrictLoader(yaml.SafeLoader):
     """A safe loader that refuses duplicate keys, of which PyYAML silently keeps the last.
 
-    And 010, which YAML 1.1 reads as 8, and 1:30, which it reads as 90.
+    And 010, which YAML 1.1 reads as 8, and 1:30, which it reads as 90; and aliases, with which a
+    few lines stand for more values than memory holds.
     """
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            event = self.peek_event()
+            raise yaml.composer.ComposerError(
+                None,
+                None,
+                f"*{event.anchor} is an alias; want its value written out",
+                event.start_mark,
+            )
+        return super().compose_node(parent, index)
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
         digits = str(node.value).lstrip("+-")
