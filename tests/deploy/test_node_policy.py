@@ -118,6 +118,8 @@ def test_nobody_but_its_agent_says_what_cards_a_node_has(
     ("path", "key", "value"),
     [
         (NOTES, "other", "y"),
+        (NOTES, names.NODE_OUT_OF_SERVICE, "GPU-1"),
+        (NOTES, names.NODE_DRAIN, "GPU-1"),
         (LABELS, "fracgpu.io/card-class", "a10-24gb"),
         (LABELS, "fracgpu.io/card-memory", "22000"),
         (LABELS, "fracgpu.io/card-count", "2"),
@@ -143,7 +145,8 @@ def test_kubelet_and_administrators_go_on_with_their_own_work(
     ("path", "key", "value", "said"),
     [
         (NOTES, "other", "y", OWN_KEYS),
-        (NOTES, "fracgpu.io/out-of-service", "GPU-1", OWN_KEYS),
+        (NOTES, names.NODE_OUT_OF_SERVICE, "GPU-1", OWN_KEYS),
+        (NOTES, names.NODE_DRAIN, "GPU-1", OWN_KEYS),
         (LABELS, "node-role.kubernetes.io/control-plane", "", OWN_KEYS),
         (LABELS, "fracgpu.io/share", None, OWN_KEYS),
         (("spec", "x"), "unschedulable", "x", OWN_KEYS),

@@ -284,6 +284,9 @@ async def test_a_nodes_cards_come_only_from_the_agent_of_that_node(harness: Harn
         (labels, "fracgpu.io/driver of a node are written only by the FracGPU agent"),
     ):
         assert sentence in await refusal(harness.admin.patch(NODES, "n1", patch))
+    for key in (names.NODE_OUT_OF_SERVICE, names.NODE_DRAIN):  # as fracgpu drain does
+        for value in ("GPU-n1-0", None):
+            await harness.admin.patch(NODES, "n1", annotated(key, value))
     only_agent = "of a node is written only by the FracGPU agent of that node"
     said = await refusal(harness.admin.patch(NODES, "n1", capacity, subresource="status"))
     assert only_agent in said
