@@ -142,7 +142,7 @@ def strict_mapping(text: str) -> dict[str, Any]:
         # _StrictLoader is a SafeLoader: it builds nothing but plain values.
         found = yaml.load(text, Loader=_StrictLoader)  # noqa: S506
     except yaml.YAMLError as error:
-        raise ValueError(f"not YAML: {error}") from error
+        raise ValueError(f"not YAML: {' '.join(str(error).split())}") from error  # on one line
     except (RecursionError, OverflowError) as error:
         raise ValueError(f"YAML that cannot be read: {error}") from error
     if found is None:

@@ -217,7 +217,7 @@ def test_an_empty_text_is_an_empty_mapping() -> None:
         ("- pack", "found list; want a mapping"),
         ("pack", "found str; want a mapping"),
         ("1: pack", "want a mapping"),
-        ("strategy: [pack", "not YAML"),
+        ("strategy: [pack", "not YAML: while parsing a flow sequence in"),
         ("[a]: pack", "not YAML"),
         ("!!python/object/apply:os.getcwd []", "not YAML"),
         ("day: 2026-13-45", "month must be in 1..12"),
