@@ -144,6 +144,12 @@ def _driver(facts: Facts) -> Iterator[Finding]:
             yield from _unhealthy(node, kubectl=f"kubectl -n {facts.system_namespace}")
 
 
+def _write_anew(node: str, *, kubectl: str) -> str:
+    """Return what makes an agent write its annotations anew; nobody else may remove them."""
+    pods = f"-l {APP_LABEL}={AGENT} --field-selector spec.nodeName={node}"
+    return f"{kubectl} delete pod {pods}: the next agent writes it anew"
+
+
 def _unhealthy(node: Json, *, kubectl: str) -> Iterator[Finding]:
     if offered_by_others(node.get("status", {}).get("allocatable") or {}):
         return  # then all of its cards count as unhealthy, for the reason that another check names
@@ -152,8 +158,7 @@ def _unhealthy(node: Json, *, kubectl: str) -> Iterator[Finding]:
     except WireError as problem:
         yield error(
             f"node {name_of(node)}: {problem}; nothing is placed there",
-            cure=f"{kubectl} delete pod -l {APP_LABEL}={AGENT} --field-selector "
-            f"spec.nodeName={name_of(node)}: the next agent writes it anew",
+            cure=_write_anew(name_of(node), kubectl=kubectl),
         )
         return
     for key in (names.NODE_OUT_OF_SERVICE, names.NODE_DRAIN):
@@ -280,8 +285,7 @@ def _strangers(facts: Facts) -> Iterator[Finding]:
         except WireError as problem:
             yield error(
                 f"node {name}: {problem}; nothing is placed there",
-                cure=f"kubectl annotate node {name} {names.NODE_FOREIGN}-: the agent writes it "
-                "anew",
+                cure=_write_anew(name, kubectl=f"kubectl -n {facts.system_namespace}"),
             )
             continue
         for uuid, mib in foreign.items():

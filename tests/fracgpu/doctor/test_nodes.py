@@ -136,7 +136,7 @@ FAULTS = {
     "foreign memory that cannot be read": (
         "strangers",
         noted(names.NODE_FOREIGN, "much"),
-        ("nothing is placed there",),
+        ("nothing is placed there", "spec.nodeName=gpu-1: the next agent writes it anew"),
     ),
     "load that is stale": (
         "load",
