@@ -330,6 +330,7 @@ async def check_kubelet_goes_on(harness: Harness, amounts: dict[str, str]) -> No
     said = await kubectl.refused(*KUBELET, "create", "-f-", stdin=new)
     assert "fracgpu.io/driver of a node are written only by the FracGPU agent" in said
     del labels[names.CARD_MODEL_LABEL]
+    labels |= dict.fromkeys(names.ISOLATION_LABELS, "true")  # as fracgpu pools prints them
     await kubectl(*KUBELET, "create", "-f-", stdin=new)
     said = await kubectl.refused(*KUBELET, "create", "-f-", stdin=a_sharing_node("n3"))
     assert "annotations of a node are written only by the FracGPU agent" in said
