@@ -415,7 +415,7 @@ def holders_of(
 
 
 def _words(why: FitReason, card_info: CardInfo, need: PodNeed, cordon: Cordon | None) -> str:
-    most_mib = max(container.mib for container in need.containers)
+    largest_mib = max(container.mib for container in need.containers)
     match why:
         case FitReason.TOO_LITTLE_FREE:
             foreign = (
@@ -423,7 +423,7 @@ def _words(why: FitReason, card_info: CardInfo, need: PodNeed, cordon: Cordon | 
                 if card_info.foreign_mib
                 else ""
             )
-            return f"{why.value} for {most_mib} MiB{foreign}{_unplaced(card_info)}"
+            return f"{why.value} for {largest_mib} MiB{foreign}{_unplaced(card_info)}"
         case FitReason.LIMITS_TOO_LARGE | FitReason.TOO_FEW_CORES | FitReason.NO_FREE_SLOT:
             return f"{why.value}: {_left(why, card_info, need)}"
         case FitReason.WRONG_MODEL:

@@ -117,12 +117,12 @@ def parse_request(
             kind=spec.kind,
             share=share,
             mib=memory,
-            most_share=own.get(names.FRACTION_LIMIT),
-            most_mib=own.get(names.MEMORY_LIMIT),
+            limit_share=own.get(names.FRACTION_LIMIT),
+            limit_mib=own.get(names.MEMORY_LIMIT),
             cores=own.get(names.CORES, 0),
             cards=count,
-            limit_mib=mib,
-            limit_slots=slots,
+            stated_mib=mib,
+            stated_slots=slots,
         )
         _refuse_other_limit(annotations, part)
         slices.append(part)
@@ -145,15 +145,15 @@ def parse_request(
 
 def _refuse_other_limit(annotations: Mapping[str, str], part: SliceRequest) -> None:
     """Reject a limit in another unit than what is guaranteed, or below it."""
-    if part.most_mib is not None and part.most_share is not None:
+    if part.limit_mib is not None and part.limit_share is not None:
         key, wanted = names.FRACTION_LIMIT, f"no {names.MEMORY_LIMIT} as well"
-    elif part.most_mib is not None and part.mib is None:
+    elif part.limit_mib is not None and part.mib is None:
         key, wanted = names.MEMORY_LIMIT, f"{names.FRACTION_LIMIT}, as it requests a fraction"
-    elif part.most_share is not None and part.share is None:
+    elif part.limit_share is not None and part.share is None:
         key, wanted = names.FRACTION_LIMIT, f"{names.MEMORY_LIMIT}, as it requests memory"
-    elif part.most_mib is not None and part.mib is not None and part.most_mib < part.mib:
+    elif part.limit_mib is not None and part.mib is not None and part.limit_mib < part.mib:
         key, wanted = names.MEMORY_LIMIT, f"at least the {part.mib}Mi that it requests"
-    elif part.most_share is not None and part.share is not None and part.most_share < part.share:
+    elif part.limit_share is not None and part.share is not None and part.limit_share < part.share:
         key, wanted = names.FRACTION_LIMIT, f"at least the {float(part.share):.9g} that it requests"
     else:
         return

@@ -47,8 +47,8 @@ def forget_edits(pod: Pod, *keys: str) -> list[Edit]:
 def with_limits_of(request: PodRequest, written: Mapping[str, Mib], *, kept: bool) -> PodRequest:
     """Return the request with the limits in *written*, or without them; the author's own stay."""
     slices = tuple(
-        msgspec.structs.replace(part, limit_mib=written[part.container] if kept else None)
-        if part.container in written and part.limit_mib in (None, written[part.container])
+        msgspec.structs.replace(part, stated_mib=written[part.container] if kept else None)
+        if part.container in written and part.stated_mib in (None, written[part.container])
         else part
         for part in request.slices
     )
