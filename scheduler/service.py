@@ -53,7 +53,7 @@ from scheduler.claims.cache import (
 from scheduler.claims.controller import ClaimController
 from scheduler.claims.planner import ClaimPlanner
 from scheduler.claims.preemption import Preemptions
-from scheduler.claims.quota import ClaimQuota
+from scheduler.claims.quota import ClaimQuota, Quotas
 from scheduler.core import SchedulerCore
 from scheduler.extender.api import pending_only
 from scheduler.extender.bind import Binder
@@ -313,12 +313,8 @@ class _ClaimParts:
         self.claims = Informer(
             client, RESOURCE_CLAIMS, decode=decode_claim, on_change=cache.claim_changed
         )
-        self.quotas = Informer(
-            client,
-            RESOURCE_QUOTAS,
-            decode=read_quota,
-            on_change=lambda change: self.controller.quota_changed(change.key.namespace),
-        )
+        quotas = Quotas(lambda namespace: self.controller.quota_changed(namespace))  # noqa: PLW0108
+        self.quotas = Informer(client, RESOURCE_QUOTAS, decode=read_quota, on_change=quotas.changed)
         self.controller = ClaimController(
             client,
             cache,
@@ -333,7 +329,7 @@ class _ClaimParts:
                 limit_s=settings.bind_timeout_s,
                 on_evicted=lambda *one: self.controller.preempted(*one),  # noqa: PLW0108
             ),
-            ClaimQuota(cache, lambda: self.quotas.items().values()),
+            ClaimQuota(cache, quotas.of),
             find=self.pods.get,
             leads=lambda: shared.leader_gate.leads,
             recorder=shared.recorder,

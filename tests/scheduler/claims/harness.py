@@ -291,7 +291,7 @@ class ClaimsHarness:
             self.cache,
             ClaimPlanner(self.core, self.cache.nodes),
             self.preemptions,
-            ClaimQuota(self.cache, lambda: api.quotas),
+            ClaimQuota(self.cache, self._quotas),
             find=self._find,
             leads=lambda: self.leads,
             recorder=self.recorder,
@@ -313,6 +313,9 @@ class ClaimsHarness:
 
     def _count(self, outcome: ClaimOutcome) -> None:
         self.outcomes[outcome] += 1
+
+    def _quotas(self, namespace: str) -> list[ResourceQuota]:
+        return [quota for quota in self.api.quotas if quota.namespace == namespace]
 
     def _find(self, namespace: str, name: str) -> ObservedPod | None:
         pod = self.api.pods.get(name)
