@@ -129,6 +129,7 @@ class _Shared:
         self._clock = clock
         identity = settings.identity or socket.gethostname()
         self.metrics = SchedulerMetrics(registry)
+        self.activity = RequestActivity()
         self.recorder = EventRecorder(client, "fracgpu-scheduler", clock, instance=identity)
         self.refused = RefusedConfigReporter(
             self.recorder, name=settings.config_map, namespace=settings.namespace
@@ -190,7 +191,6 @@ class _Shared:
         pods: Callable[[], Iterable[AnyPod]],
         moves: Callable[[], Iterable[MoveClaims]],
         moves_served: Callable[[], bool],
-        activity: RequestActivity | None = None,
     ) -> dict[str, Callable[[], Awaitable[None]]]:
         """Return the tasks that compare, tell and learn, beside those that place pods."""
         core, metrics, gate = self.core, self.metrics, self.leader_gate
@@ -217,7 +217,7 @@ class _Shared:
         pool_events = PoolEvents(
             self.recorder, waiting=lambda: waiting.by_uid, nodes=nodes, clock=clock
         )
-        learner = WorkloadLearner(core.least_waste, activity)
+        learner = WorkloadLearner(core.least_waste, self.activity)
         learn = partial(learner.run, clock, core.changes, every_s=_LEARN_S)
         return {
             "audit": gate.once_listed(comparer.run),
@@ -335,6 +335,7 @@ class _ClaimParts:
             recorder=shared.recorder,
             clock=clock,
             limit_s=settings.bind_timeout_s,
+            activity=shared.activity,
             on_outcome=shared.metrics.claim,
         )
 
@@ -480,13 +481,11 @@ def _wire(
         host_left=core.host_left,
         groups=BindGroups(clock, pause_s=settings.bind_pause_s),
     )
-    activity = RequestActivity()
     upkeep = shared.upkeep(
         nodes=lists.nodes,
         pods=lists.holders,
         moves=lambda: moves.items().values(),
         moves_served=lambda: moves.served,
-        activity=activity,
     )
     return Running(
         tasks={
@@ -525,7 +524,7 @@ def _wire(
                 ssl_context=None if tls is None else tls.context,
                 on_filtered=page.answers.note,
                 narrow=narrowed if settings.narrow_filter else None,
-                activity=activity,
+                activity=shared.activity,
                 find=find,
             ),
             *page.servers(leader_gate),

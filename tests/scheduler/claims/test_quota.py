@@ -177,11 +177,15 @@ async def test_the_quota_is_never_exceeded(steps: list[tuple[int, int] | str]) -
     for pod in harness.cache.pods.values():
         if harness.cache.claim_of(pod) is None:
             assert quota_problem(pod.info, api.quotas, claims)
+    _all_end(api)
+    assert harness.cache.memory.by_namespace["default"] == 0
+
+
+def _all_end(api: ClaimsApi) -> None:
     for name in list(api.pods):
         api.remove_pod(name)
     for name in list(api.claims):
         api.remove_claim(name)
-    assert harness.cache.memory.by_namespace["default"] == 0
 
 
 def _change(
