@@ -339,6 +339,7 @@ class _ClaimParts:
             on_outcome=shared.metrics.claim,
         )
 
+        shared.page.board.claim_status = self.controller.status_of
         self.lists = _Lists(
             tasks={"claims of pods": shared.leader_gate.once_listed(self.controller.run)},
             watched={

@@ -23,6 +23,7 @@ import structlog
 
 from fracgpu.device_claims.claim import DeviceClaim
 from fracgpu.device_claims.claims import claim_of
+from fracgpu.device_claims.holders import describe_claim
 from fracgpu.errors import RequestError
 from fracgpu.state.allocation import PodRecord
 from fracgpu.state.bound_pod import BoundPod
@@ -108,6 +109,7 @@ class _Progress:
         failures: in a row.
         due_s: when it is looked at again; None for when something changes.
         told: the last Event of each reason, and when it was written.
+        why: why it has no claim, or an open one; the newest, whether an Event says it or not.
     """
 
     made: str = ""
@@ -121,6 +123,7 @@ class _Progress:
     failures: int = 0
     due_s: float | None = None
     told: dict[EventReason, tuple[str, float]] = field(default_factory=dict)
+    why: str = ""
 
 
 class ClaimController:
@@ -178,6 +181,13 @@ class ClaimController:
         self._again: set[str] = set()  # those of the busy that are due again
         self._events: dict[tuple[str, EventReason], tuple[Regarding, str]] = {}
         self._event_wanted = asyncio.Event()
+
+    def status_of(self, pod: PodInfo) -> str:
+        """Return how far the claim of a waiting pod has come; empty for one that names none."""
+        progress = self._progress.get(pod.record.uid)
+        claim = self._cache.claims.get(f"{pod.record.namespace}/{pod.device_claim}")
+        waits = claim is None or not claim.allocated
+        return (progress.why if progress and waits else "") or describe_claim(pod, claim)
 
     def quota_changed(self, namespace: str) -> None:
         """Look soon at the pods of a namespace that have no claim."""
@@ -498,6 +508,7 @@ class ClaimController:
             progress.failures = 0
             progress.claims += 1
             progress.lists += plan.cards is not None
+            progress.why = progress.why if plan.why else ""
             self._on_outcome(ClaimOutcome.OPEN if plan.cards is None else ClaimOutcome.LISTED)
             log.info("claim_created", pod=record.key, claim=info.device_claim, nodes=plan.nodes)
 
@@ -605,6 +616,7 @@ class ClaimController:
         Not if its last one for that reason was the same, or is no minute old.
         """
         progress = self._progress.setdefault(pod.record.uid, _Progress())
+        progress.why = note
         now_s = self._clock.monotonic()
         told, told_s = progress.told.get(reason, ("", 0.0))
         if told and (told == note or now_s - told_s < _EVENT_AGAIN_S):

@@ -268,6 +268,29 @@ async def test_all_of_many_pods_are_told_why_they_wait_before_any_claim_is_writt
     assert len(harness.recorder.events) == 50
 
 
+async def test_the_page_says_why_a_pod_has_no_claim_or_an_open_one_and_then_what_it_lists() -> None:
+    api = an_api(nodes=1)
+    harness = ClaimsHarness(api)
+    api.put_pod(a_pod("p", 7_000))
+    pod = harness.cache.pods["uid-p"].info
+    name = claim_name("p")
+    harness.see_node("n1", api.cards["n1"], unschedulable=True)
+    assert harness.controller.status_of(pod) == (
+        f"claim {name} is not made yet; the leading scheduler makes it"
+    )
+
+    await harness.settle()
+    assert harness.controller.status_of(pod).startswith("waiting for a card: no node that the pod")
+
+    api.remove_claim(name)
+    harness.see_node("n1", api.cards["n1"])
+    await harness.clock.advance(1.0)
+    await harness.look()
+    assert harness.controller.status_of(pod) == (
+        f"claim {name} lists 1 card, of which kube-scheduler has taken none yet"
+    )
+
+
 async def test_a_claim_that_cannot_be_written_is_told_although_the_pod_waits_as_well() -> None:
     api = an_api()
     harness = ClaimsHarness(api)

@@ -58,6 +58,8 @@ async def test_a_pod_beyond_the_quota_gets_no_claim_and_is_told_the_numbers() ->
         f"limited: {MEMORY}=10000"
     )
     assert harness.recorder.events == [("Pod/b", "ExceededQuota", f"no claim is made: {why}")]
+    waits = harness.cache.pods["uid-b"].info
+    assert harness.controller.status_of(waits) == f"no claim is made: {why}"
     assert harness.outcomes == {ClaimOutcome.LISTED: 1, ClaimOutcome.WITHHELD: 1}
     claims = [decoded(claim) for claim in api.claims.values()]
     assert quota_problem(harness.cache.pods["uid-b"].info, api.quotas, claims) == why
