@@ -317,7 +317,7 @@ async def test_a_new_pod_is_looked_at_before_those_that_wait_with_a_claim() -> N
         for pod in pods[:-1]:
             api.put_pod(pod)
         await harness.clock.advance(0.1)
-        harness.controller.handle = _noted(looked)  # type: ignore[method-assign]
+        harness.controller.handle = _noted(looked)  # type: ignore[method-assign, assignment]
         for name in names:
             harness.controller.note(f"uid-{name}")
         api.put_pod(pods[-1])
