@@ -4,6 +4,7 @@ It sums what pods request, and a pod with a claim requests no ``fracgpu.io/gpu-m
 that would exceed such a quota is not made.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
@@ -28,6 +29,46 @@ def claimed_mib(claim: DeviceClaim) -> int:
     if not claim.managed:  # of a class of somebody else, perhaps
         return 0
     return sum(one.amounts.mib * one.cards_wanted for one in claim.requests if one.amounts)
+
+
+class ClaimedMemory:
+    """The MiB that the claims of each namespace count, with those that are being made.
+
+    A claim is known by its key, ``namespace/name``: what was observed of it counts, and before that
+    what was promised for it.
+
+    Attributes:
+        by_namespace: the sums.
+    """
+
+    def __init__(self) -> None:
+        self.by_namespace: Counter[str] = Counter()
+        self._observed: dict[str, int] = {}
+        self._promised: dict[str, int] = {}
+
+    def of(self, key: str) -> int:
+        """Return what a claim counts."""
+        return self._observed.get(key, self._promised.get(key, 0))
+
+    def observe(self, claim: DeviceClaim, *, gone: bool) -> None:
+        """Count a claim as it is now, or as promised once it is gone."""
+        self._set(self._observed, claim.key, None if gone else claimed_mib(claim))
+
+    def promise(self, key: str, mib: int) -> None:
+        """Count a claim while there is none."""
+        self._set(self._promised, key, mib)
+
+    def end_promise(self, key: str) -> None:
+        """Count a claim only while there is one."""
+        self._set(self._promised, key, None)
+
+    def _set(self, where: dict[str, int], key: str, mib: int | None) -> None:
+        before = self.of(key)
+        if mib is None:
+            where.pop(key, None)
+        else:
+            where[key] = mib
+        self.by_namespace[key.partition("/")[0]] += self.of(key) - before
 
 
 def why_withheld(quotas: Iterable[ResourceQuota], *, used: int, wanted: int) -> str:

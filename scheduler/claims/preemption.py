@@ -29,8 +29,8 @@ from scheduler.core import SchedulerCore
 
 log = structlog.get_logger()
 
-# Cards that are kept for pods of a priority and those above it. Each open claim below names them,
-# and has room for about 200.
+# Cards that are kept for pods of a priority and those above it. Each open claim below names them
+# all, of however many priorities: it has room for about 7,000, and without it is not made.
 _MOST_KEPT: Final = 64
 _SPARED_S: Final = 30.0  # for which a pod that cannot be evicted is no victim
 _GIVE_UP_S: Final = 60.0  # after which the rest of the victims is not tried again

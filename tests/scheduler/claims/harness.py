@@ -258,7 +258,7 @@ class ClaimsApi:
 class ClaimsHarness:
     """One replica of the controller."""
 
-    def __init__(self, api: ClaimsApi) -> None:
+    def __init__(self, api: ClaimsApi, *, limit_s: float = 0.2) -> None:
         self.api = api
         self.clock = VirtualClock()
         self.leads = True
@@ -283,7 +283,7 @@ class ClaimsHarness:
             self.finder,
             clock=self.clock,
             leads=lambda: self.leads,
-            limit_s=0.2,
+            limit_s=limit_s,
             on_evicted=lambda victim, one: self.controller.preempted(victim, one),  # noqa: PLW0108
         )
         self.controller = ClaimController(
@@ -291,12 +291,12 @@ class ClaimsHarness:
             self.cache,
             ClaimPlanner(self.core, self.cache.nodes),
             self.preemptions,
-            ClaimQuota(self.cache, lambda: api.quotas),
+            ClaimQuota(self.cache, self._quotas),
             find=self._find,
             leads=lambda: self.leads,
             recorder=self.recorder,
             clock=self.clock,
-            limit_s=0.2,
+            limit_s=limit_s,
             on_outcome=self._count,
         )
         for node, cards in api.cards.items():
@@ -313,6 +313,9 @@ class ClaimsHarness:
 
     def _count(self, outcome: ClaimOutcome) -> None:
         self.outcomes[outcome] += 1
+
+    def _quotas(self, namespace: str) -> list[ResourceQuota]:
+        return [quota for quota in self.api.quotas if quota.namespace == namespace]
 
     def _find(self, namespace: str, name: str) -> ObservedPod | None:
         pod = self.api.pods.get(name)
