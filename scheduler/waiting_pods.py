@@ -12,7 +12,7 @@ from fracgpu.state.pod_info import PodInfo
 from kube.informer import Change, ChangeType
 from process.clock import Clock
 from scheduler.cache.event_handlers import AnyPod
-from scheduler.extender.gangs import GANG_WORDS
+from scheduler.extender.gang_room import GANG_WORDS
 from scheduler.fence import awaits_placement
 from scheduler.metrics import Waiting, WaitReason
 
