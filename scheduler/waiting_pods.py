@@ -74,7 +74,7 @@ class WaitingPods:
 def _reason(pod: PodInfo) -> WaitReason:
     if pod.need_problem:
         return WaitReason.REQUEST
-    if pod.unschedulable_since is None:
+    if pod.unschedulable_since is None and not pod.unschedulable_why:
         return WaitReason.NOT_TRIED
     return _reason_in(pod.unschedulable_why)
 
