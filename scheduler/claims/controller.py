@@ -309,18 +309,22 @@ class ClaimController:
             )
             if self._tell(pod.info, EventReason.NO_CLAIM, why):
                 self._on_outcome(ClaimOutcome.TAKEN)
-        elif not claim.terminating:
+        elif not claim.terminating and not await self._give_back(pod, claim, progress):
             await self._follow_up(pod, claim, progress)
+
+    async def _give_back(self, pod: UnboundPod, claim: DeviceClaim, progress: _Progress) -> bool:
+        """Delete a claim that the pod's gang does not use; report whether it is such."""
+        if claim.allocated or not self._gangs.gives_back(pod):
+            return False
+        self._forget(pod)
+        if await self._remove_own(pod, claim, progress):
+            self._on_outcome(ClaimOutcome.REMOVED)
+        return True
 
     async def _follow_up(self, pod: UnboundPod, claim: DeviceClaim, progress: _Progress) -> None:
         """Do what is due for a claim of ours, which is that of the pod."""
         if claim.allocated:
             progress.not_taken = ""
-            return
-        if self._gangs.gives_back(pod):
-            self._forget(pod)
-            if await self._remove_own(pod, claim, progress):
-                self._on_outcome(ClaimOutcome.REMOVED)
             return
         uid, preemption = uid_of(pod), self._preemptions.of(uid_of(pod), claim)
         held = self._planner.held(pod, without=progress.refused)
@@ -457,6 +461,9 @@ class ClaimController:
             progress.planned = self._preemptions.number
             await self._write(pod, found, progress)
             return
+        await self._create_alone(pod, progress)
+
+    async def _create_alone(self, pod: UnboundPod, progress: _Progress) -> None:
         why = self._quota.admit(pod)
         if why:
             self._withhold(pod, Withheld(why, Because.QUOTA))

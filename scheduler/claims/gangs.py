@@ -115,7 +115,7 @@ class ClaimGangs:
         on_due: called with the UID of a pod for whose claim something may have to be done.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one keyword for each collaborator
         self,
         core: SchedulerCore,
         cache: ClaimCache,
@@ -170,8 +170,15 @@ class ClaimGangs:
             return self._place_in(key, room, pod, threats)
         if self._is_placed(key):
             return None
+        withheld = self._why_not_searched(key, gang) or await self._search(key, gang, {})
+        room = gang.room
+        if withheld is not None or room is None or uid_of(pod) not in room.kept.pods:
+            return withheld or Withheld()
+        return self._place_in(key, room, pod, threats)
+
+    def _why_not_searched(self, key: GangKey, gang: _Gang) -> Withheld | None:
         size = key[1].size
-        if room is not None:
+        if gang.room is not None:
             return Withheld(waits_for(key[1], f"{size} others of its pods to be placed"))
         there = self._there(key)
         if len(there) < size:
@@ -179,13 +186,8 @@ class ClaimGangs:
         if gang.searching:
             return Withheld()
         as_of, why_not = gang.refused
-        if as_of == self._core.changes.count or self._clock.monotonic() < gang.again_s:
-            return why_not
-        why_not = await self._search(key, gang, {})
-        room = gang.room
-        if why_not is not None or room is None or uid_of(pod) not in room.kept.pods:
-            return why_not or Withheld()
-        return self._place_in(key, room, pod, threats)
+        waits = as_of == self._core.changes.count or self._clock.monotonic() < gang.again_s
+        return why_not if waits else None
 
     def _place_in(
         self, key: GangKey, room: _Room, pod: UnboundPod, threats: Callable[[Kept], list[str]]
@@ -301,8 +303,9 @@ class ClaimGangs:
             if pod is not None and self._cache.claim_of(pod) is None:
                 self._cache.forget(uid)
                 self._quota.release(pod)
-        if not self._is_placed(key):
+        if rest_s and not self._is_placed(key):
             gang.again_s = self._clock.monotonic() + rest_s
+            gang.refused = (-1, Withheld(waits_for(key[1], f"another try: {why}")))
         if why:
             log.info("gang_room_given_up", namespace=key[0], gang=str(key[1]), reason=why)
         self._note_all(self._core.gangs.pending(key))
