@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from fracgpu import names
 from fracgpu.device_claims.claim import DeviceClaim
+from fracgpu.device_claims.quota import quota_problem
 from fracgpu.k8s.workloads.quota import ResourceQuota
 from scheduler.metrics import WaitReason
 from tests.scheduler.claims.harness import (
@@ -238,6 +239,20 @@ async def test_while_room_is_held_open_claims_leave_its_cards_out() -> None:
         assert not decoded(api.claims[claim_name("late")]).excluded
 
 
+async def test_a_list_names_a_card_of_the_room_only_first_where_it_is_counted() -> None:
+    api = an_api(nodes=3)
+    harness = ClaimsHarness(api)
+
+    async with harness.running():
+        create(api, "g", size=2, mib=5_000)
+        await harness.clock.advance(0.25)
+        api.put_pod(a_pod("late", 2_000))
+        await harness.clock.advance(0.25)
+
+    (request,) = decoded(api.claims[claim_name("late")]).requests
+    assert request.cards == ("GPU-n1-0", "GPU-n3-0")
+
+
 async def test_claims_that_could_be_allocated_its_cards_are_replaced_first() -> None:
     api = an_api(nodes=4)
     harness = ClaimsHarness(api)
@@ -274,6 +289,8 @@ async def test_a_card_that_somebody_is_allocated_meanwhile_is_not_waited_for() -
         await pass_time(harness, 5)
 
     assert bound(api, "g") == 3
+    replaced = {f"delete {claim_name(f'g-{number}')}" for number in range(3)}
+    assert replaced.isdisjoint(api.writes), "its claims are planned anew before they are written"
     assert max(api.held().values()) <= 8_000
 
 
@@ -338,6 +355,21 @@ async def test_a_pod_that_kube_scheduler_refuses_its_card_gets_another() -> None
     assert bound(api, "g") == 3
 
 
+async def test_so_does_a_pod_of_whose_claim_nobody_was_told_that_it_was_written() -> None:
+    api = an_api(nodes=4)
+    harness = ClaimsHarness(api)
+    api.faults = [answer_lost]
+
+    async with harness.running():
+        create(api, "g", size=3)
+        await harness.clock.advance(0.5)
+        for _ in range(3):
+            api.schedule(refuse=("n1",))
+            await harness.clock.advance(1.0)
+
+    assert bound(api, "g") == 3
+
+
 async def test_where_no_pod_can_use_its_card_none_gets_an_open_claim() -> None:
     api = an_api(nodes=3)
     harness = ClaimsHarness(api)
@@ -384,6 +416,9 @@ async def test_a_quota_holds_for_a_gang_as_a_whole() -> None:
         note = next(iter(events))[2]
         assert "for the 3 pods of gang g together: exceeded quota: mem, requested:" in note
         assert "=18000, used:" in note
+        infos = [pod.info for pod in harness.cache.pods.values()]
+        why = quota_problem(infos[0], api.quotas, (), pods=infos)
+        assert note.endswith(f"together: {why}"), "fracgpu explain says the same"
 
         api.put_pod(a_pod("single"))
         await pass_time(harness, 1)
