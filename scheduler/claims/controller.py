@@ -565,7 +565,6 @@ class ClaimController:
 
     async def _replace(self, pod: UnboundPod, claim: DeviceClaim, progress: _Progress) -> None:
         """Delete a claim that nothing was allocated for, and make another."""
-        self._gangs.written(pod)  # if only the answer was lost
         self._forget(pod)
         if not await self._remove_own(pod, claim, progress):
             return
