@@ -259,7 +259,7 @@ class ClaimsApi:
 class ClaimsHarness:
     """One replica of the controller."""
 
-    def __init__(self, api: ClaimsApi) -> None:
+    def __init__(self, api: ClaimsApi, *, limit_s: float = 0.2) -> None:
         self.api = api
         self.clock = VirtualClock()
         self.leads = True
@@ -284,7 +284,7 @@ class ClaimsHarness:
             self.finder,
             clock=self.clock,
             leads=lambda: self.leads,
-            limit_s=0.2,
+            limit_s=limit_s,
             on_evicted=lambda victim, one: self.controller.preempted(victim, one),  # noqa: PLW0108
         )
         planner = ClaimPlanner(self.core, self.cache.nodes)
@@ -309,7 +309,7 @@ class ClaimsHarness:
             leads=lambda: self.leads,
             recorder=self.recorder,
             clock=self.clock,
-            limit_s=0.2,
+            limit_s=limit_s,
             on_outcome=self._count,
         )
         for node, cards in api.cards.items():
