@@ -258,7 +258,7 @@ class ClaimGangs:
             gang.room.plans.pop(uid_of(pod), None)
 
     def give_up(self, pod: UnboundPod, why: str) -> None:
-        """Give back the room of a pod's gang, of which that pod cannot use its part."""
+        """End the room of a gang, of which a pod cannot use its part."""
         key = key_of(pod.info)
         if key is not None:
             self._give_up(key, f"pod {pod.info.record.key}: {why}", rest_s=_REST_S)

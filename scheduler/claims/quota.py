@@ -41,7 +41,7 @@ def _limit(quota: ResourceQuota | None) -> object:
 
 
 class ClaimQuota:
-    """Says which claims may be made.
+    """Withholds the claims that a quota does not allow.
 
     Args:
         cache: counts what claims hold.
