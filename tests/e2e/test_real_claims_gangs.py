@@ -161,6 +161,7 @@ async def test_a_gang_is_completed_although_the_leader_is_killed_after_each_of_i
 ) -> None:
     async with a_gate(cluster) as (gate, kubeconfig):
         await create_all(cluster.client, [*a_gang("a"), *a_gang("b")])
+        begun: set[str] = set()
         for number in range(SIZE):
             await die_after_one_claim(cluster, gate, kubeconfig, f"leader-{number}")
             # There is one card for these, beside those of the gang.
