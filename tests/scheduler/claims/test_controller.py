@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from datetime import timedelta
 from typing import Any
 
@@ -327,7 +327,7 @@ async def test_a_new_pod_is_looked_at_before_those_that_wait_with_a_claim() -> N
     assert set(looked[1:]) == {f"uid-{name}" for name in names}
 
 
-def _noted(looked: list[str]) -> Callable[[str], Awaitable[None]]:
+def _noted(looked: list[str]) -> Callable[[str], Coroutine[Any, Any, None]]:
     async def handle(uid: str) -> None:
         looked.append(uid)
 
