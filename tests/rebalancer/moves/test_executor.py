@@ -16,7 +16,7 @@ from kube.client import KubeClient, Transport
 from kube.errors import Conflict, Forbidden, Unavailable
 from kube.kinds import NODES, PODS
 from rebalancer.moves.record import MoveRecord
-from rebalancer.moves.side_effects import Evictor
+from rebalancer.moves.side_effects import SideEffects
 from rebalancer.moves.steps import EvictionResult
 from tests.fakes.clock import VirtualClock
 from tests.support.moving import (
@@ -340,12 +340,14 @@ async def test_what_may_happen_is_on_record_before_it_can_happen(
     class DeadError(Exception):
         pass
 
-    class Dying(Evictor):
-        async def evict(self, move: Move) -> EvictionResult:
+    class Dying(SideEffects):
+        async def evict(self, move: Move, *, dry_run: bool = False) -> EvictionResult:
+            if dry_run:
+                return await super().evict(move, dry_run=True)
             raise DeadError
 
     await make_cluster(kube, annotations=EVICT)
-    async with a_rig(kube, clock=clock, evictor=Dying) as rig:
+    async with a_rig(kube, clock=clock, effects=Dying) as rig:
         await rig.tick_until_planned()
         with pytest.raises(DeadError):
             await rig.tick()
@@ -424,7 +426,7 @@ async def test_a_crash_between_evicted_and_recorded_evicts_nobody_else(
     async with a_rig(kube, clock=clock) as rig:
         planned = await rig.tick_until_planned()
         begun = await rig.store.put(begin(planned, clock))
-        await rig.evictor.evict(begun.move)  # and here the process dies
+        await rig.effects.evict(begun.move)  # and here the process dies
         await end_pod(kube, "pod-a")
         await add_pod(kube, "pod-a", card=COOL_CARD, node="n2", move=begun.id)
 
