@@ -150,35 +150,25 @@ async def test_no_eviction_before_the_cordon_is_visible(rig: Rig, kube: KubeClie
     assert rig.record().phase is MovePhase.EVICTED
 
 
-async def test_a_budget_that_allows_nothing_ends_the_plan_undisturbed(
-    kube: KubeClient, clock: VirtualClock
-) -> None:
-    await make_cluster(kube, annotations=EVICT)
-    async with a_rig(kube, clock=clock) as rig:
-        await rig.tick_until_planned()
-        await add_budget(kube, allowed=0)
-        await rig.tick()
-
-        assert rig.record().phase is MovePhase.ABORTED
-        assert rig.record().ending is Ending.OUTDATED
-        assert HoldReason.BUDGET.value in rig.record().detail
-        assert not rig.record().disturbed
-        assert not await terminating(kube)
-        assert rig.figure("evictions_total", code="blocked") == 0
-    assert (await events(kube))[-1] == "MoveAborted"
-
-
-async def test_two_budgets_over_one_pod_end_the_plan_undisturbed(
-    rig: Rig, kube: KubeClient
+@pytest.mark.parametrize(
+    ("budgets", "why"),
+    [({"web": 0}, HoldReason.BUDGET), ({"web": 1, "another": 1}, HoldReason.SEVERAL_BUDGETS)],
+)
+async def test_a_budget_that_allows_nothing_or_two_of_them_end_the_plan_undisturbed(
+    rig: Rig, kube: KubeClient, budgets: Mapping[str, int], why: HoldReason
 ) -> None:
     await rig.tick_until_planned()
-    await add_budget(kube, allowed=1)
-    await add_budget(kube, allowed=1, name="another")
+    for name, allowed in budgets.items():
+        await add_budget(kube, allowed=allowed, name=name)
     await rig.tick()
 
+    assert rig.record().phase is MovePhase.ABORTED
     assert rig.record().ending is Ending.OUTDATED
-    assert HoldReason.SEVERAL_BUDGETS.value in rig.record().detail
+    assert why.value in rig.record().detail
+    assert not rig.record().disturbed
     assert not await terminating(kube)
+    assert rig.figure("evictions_total", code="blocked") == 0
+    assert (await events(kube))[-1] == "MoveAborted"
 
 
 async def test_a_plan_that_is_not_right_any_more_is_dropped(rig: Rig, kube: KubeClient) -> None:
@@ -301,18 +291,6 @@ async def test_a_stateful_pod_that_came_back_under_its_name_is_the_replacement(
     assert rig.figure("evictions_total", code="allowed") == 1
 
 
-async def test_a_crash_after_the_plan_is_resumed(kube: KubeClient, clock: VirtualClock) -> None:
-    await make_cluster(kube, annotations=EVICT)
-    async with a_rig(kube, clock=clock) as rig:
-        await rig.tick_until_planned()
-
-    async with a_rig(kube, clock=clock) as second:
-        await second.tick()
-
-        assert second.record().phase is MovePhase.EVICTED
-        assert await terminating(kube)
-
-
 async def test_a_crash_between_recorded_and_evicted_evicts_once(
     kube: KubeClient, clock: VirtualClock
 ) -> None:
@@ -404,19 +382,6 @@ async def test_a_pod_that_cannot_be_changed_keeps_its_target_as_long_again_as_it
         await rig.tick(seconds=100)
 
         assert rig.record().ending is Ending.PAUSED
-
-
-async def test_switching_off_stops_an_eviction_that_has_not_happened(
-    rig: Rig, kube: KubeClient, clock: VirtualClock
-) -> None:
-    planned = await rig.tick_until_planned()
-    await rig.store.put(begin(planned, clock))
-    rig.config.value = replace(rig.config.value, mode=Mode.OFF)
-
-    await rig.tick()
-
-    assert rig.record().ending is Ending.PAUSED
-    assert not await terminating(kube)
 
 
 async def test_a_crash_between_evicted_and_recorded_evicts_nobody_else(
