@@ -42,27 +42,26 @@ def _state_of(pod: PodInfo, move: Move) -> EvictionResult:
         return EvictionResult(
             outcome=EvictionOutcome.REFUSED, detail=f"it is {pod.phase or 'not running'}"
         )
-    return EvictionResult(outcome=EvictionOutcome.ALLOWED)
+    return _DONE
 
 
 def judge(error: KubeError) -> EvictionResult:
     """Return what an error of the Eviction API means for the pod."""
-    detail = str(error)
-    if isinstance(error, NotFound):
-        return EvictionResult(outcome=EvictionOutcome.GONE, detail=detail, code=error.status)
-    if isinstance(error, Conflict):
-        return EvictionResult(outcome=EvictionOutcome.CHANGED, detail=detail, code=error.status)
-    if isinstance(error, TooManyRequests):
-        outcome = EvictionOutcome.BLOCKED if error.by_disruption_budget else EvictionOutcome.BUSY
-        return EvictionResult(
-            outcome=outcome, detail=detail, code=error.status, retry_after_s=error.retry_after_s
-        )
-    if isinstance(error, Unavailable):
-        outcome = (
-            EvictionOutcome.REFUSED if _TWO_BUDGETS in error.message else EvictionOutcome.UNCLEAR
-        )
-        return EvictionResult(outcome=outcome, detail=detail, code=error.status)
-    return EvictionResult(outcome=EvictionOutcome.REFUSED, detail=detail, code=error.status)
+    retry_after_s = None
+    match error:
+        case NotFound():
+            outcome = EvictionOutcome.GONE
+        case Conflict():
+            outcome = EvictionOutcome.CHANGED
+        case TooManyRequests():
+            by_budget = error.by_disruption_budget
+            outcome = EvictionOutcome.BLOCKED if by_budget else EvictionOutcome.BUSY
+            retry_after_s = error.retry_after_s
+        case Unavailable() if _TWO_BUDGETS not in error.message:
+            outcome = EvictionOutcome.UNCLEAR
+        case _:
+            outcome = EvictionOutcome.REFUSED
+    return EvictionResult(outcome=outcome, detail=str(error), retry_after_s=retry_after_s)
 
 
 class SideEffects:
@@ -110,11 +109,9 @@ class SideEffects:
             body = await self._client.get(PODS, move.name, namespace=move.namespace)
             pod = decode_pod_info(body)
         except NotFound:
-            detail = "there is no such pod"
-            return EvictionResult(outcome=EvictionOutcome.GONE, detail=detail, code=404)
+            return EvictionResult(outcome=EvictionOutcome.GONE, detail="there is no such pod")
         except KubeError as error:
-            outcome = EvictionOutcome.UNCLEAR
-            return EvictionResult(outcome=outcome, detail=str(error), code=error.status)
+            return EvictionResult(outcome=EvictionOutcome.UNCLEAR, detail=str(error))
         except WireError as error:
             return EvictionResult(outcome=EvictionOutcome.REFUSED, detail=str(error))
         found = _state_of(pod, move)
@@ -130,7 +127,7 @@ class SideEffects:
             )
         except KubeError as error:
             return judge(error)
-        return EvictionResult(outcome=EvictionOutcome.ALLOWED, code=201)
+        return _DONE
 
     async def _preflight(self, record: MoveRecord, victim: VictimFacts) -> EvictionResult:
         if record.mode is MoveMode.SURGE:
@@ -184,7 +181,7 @@ def judge_write(error: KubeError) -> EvictionResult:
     A JSON patch whose ``test`` fails is answered with 422.
     """
     if isinstance(error, (Conflict, Invalid)):
-        return EvictionResult(outcome=EvictionOutcome.UNCLEAR, detail=str(error), code=error.status)
+        return EvictionResult(outcome=EvictionOutcome.UNCLEAR, detail=str(error))
     return judge(error)
 
 

@@ -64,7 +64,6 @@ class EvictionResult:
 
     outcome: EvictionOutcome
     detail: str = ""
-    code: int | None = None
     retry_after_s: float | None = None
 
 
