@@ -39,6 +39,16 @@ MAX_GANG: Final = 128  # so that a gang is placed in one step
 _GANG_NAME: Final = re.compile("[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")  # as a label
 _GANG_SIZE: Final = re.compile("[1-9][0-9]{0,2}")
 
+_ABOUT_MOVES: Final = {
+    names.MOVE_GRACE: (re.compile("[0-9]{1,9}"), "whole seconds, e.g. '120'"),
+    names.MOVE_READY: (re.compile("true|false"), "true or false"),
+    names.MOVE_REQUESTED: (
+        re.compile("(?!(?i:false|no|0|)$).*", re.DOTALL),
+        "the time of the request, e.g. '2026-01-31T12:00:00Z'; remove the annotation to take it "
+        "back",
+    ),
+}
+
 _PAIRS: Final = "one item, or pairs 'container=item, container=item'"
 
 _T = TypeVar("_T")
@@ -166,6 +176,20 @@ def _refuse_unenforced_limits(
                 wanted=f"{names.ISOLATION}: kernel, or best: what is borrowed is limited by driver "
                 "or kernel alone",
             )
+
+
+def refuse_misread_moves(annotations: Mapping[str, str]) -> None:
+    """Reject what the rebalancer would not read as it was meant.
+
+    Not a part of :func:`parse_request`: a pod that has such a value already is placed all the same.
+
+    Raises:
+        RequestError: an annotation about moves has a value that means nothing.
+    """
+    for key, (form, wanted) in _ABOUT_MOVES.items():
+        text = annotations.get(key)
+        if text is not None and not form.fullmatch(text):
+            raise RequestError(field=key, found=text, wanted=wanted)
 
 
 def refuse_beyond(annotations: Mapping[str, str], containers: Sequence[ContainerSpec]) -> None:
