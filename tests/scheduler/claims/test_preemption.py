@@ -510,9 +510,10 @@ async def _do(step: str, api: ClaimsApi, harness: ClaimsHarness) -> None:
     match step:
         case "look":
             await harness.look()
-        case "wait":  # kube-scheduler does not
+        case "wait":  # kube-scheduler does not: it tries the lists that replaced others meanwhile
             await _do("schedule contrary", api, harness)
             await harness.settle()
+            await _do("schedule contrary", api, harness)
             await harness.clock.advance(31.0)
         case "end":
             api.end_leaving()
