@@ -273,7 +273,7 @@ def _asked_with(pod: ExplainedPod, need: PodNeed) -> tuple[str, str]:
 
 def _items(values: Mapping[str, str], pod: ExplainedPod) -> str:
     main = main_container(pod.info.annotations, pod.info.record.containers)
-    if list(values) == [main]:
+    if main is not None and list(values) == [main]:
         return values[main]
     return ", ".join(f"{name}={value}" for name, value in values.items())
 
