@@ -25,12 +25,13 @@ BUSY: Final = f"max by (UUID) ({_BUSY})"
 # Age in seconds of the newest sample of each card.
 AGE: Final = f"time() - max by (UUID) (timestamp({_BUSY}))"
 
-# Age in seconds of each exporter's last reading: an exporter may serve an old reading as new.
-# Joined by scrape target, because the exporter has one timestamp for all of its cards.
+# Age in seconds of each exporter's reading when it was scraped: it may serve an old one as new.
+# Joined by scrape target, because the exporter has one timestamp for all of its cards. Of a target
+# without an answer it is not known. Not as of now, since one of two jobs may scrape seldom.
 COLLECT_AGE: Final = (
-    f"time() - min by (UUID) ((0 * timestamp({_BUSY}))"
-    " + on (job, instance) group_left ()"
-    f" max by (job, instance) ({names.METRIC_COLLECTED}))"
+    f"max by (UUID, job, instance) (timestamp({_BUSY}))"
+    " - on (job, instance) group_left ()"
+    f" max by (job, instance) ({names.METRIC_COLLECTED})"
 )
 
 # Measured free MiB of each card.

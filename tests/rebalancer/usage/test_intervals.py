@@ -18,6 +18,7 @@ from tests.support.backfill import Past, steady, wavering, write_blocks
 POLICY: Final = RebalancerPolicy()
 UTIL, FREE = "fracgpu_card_util", "fracgpu_card_memory_free_mib"
 POD = "fracgpu_pod_sm_util"
+COLLECTED: Final = "fracgpu_collect_timestamp_seconds"
 OPERATOR: Final = {"job": "fracgpu", "instance": "10.0.0.1:9400"}
 ANNOTATED: Final = {"job": "kubernetes-pods", "instance": "10.0.0.1:9400"}
 
@@ -94,6 +95,28 @@ async def test_jobs_that_scrape_differently_are_each_held_to_their_own_interval(
 
     qualities = {usage.quality for usage in measured.usage.values()}
     assert qualities == {ReadingQuality.OK}
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+async def test_a_second_job_that_scrapes_seldom_does_not_make_readings_old(
+    tmp_path: Path, *, frozen: bool
+) -> None:
+    """Its last scrape is as old as three of the first job's, and so is what it has of the agent."""
+    end_s = time.time()  # noqa: TID251 - the real server's clock
+    seldom = wavering(40, until_s=50, every_s=60)
+    series = [*a_card("GPU-a", wavering(40), OPERATOR), *a_card("GPU-a", seldom, ANNOTATED)]
+    for target, scrapes in ((OPERATOR, wavering(40)), (ANNOTATED, seldom)):
+        read_s = {ago_s: end_s - ago_s - 4 for ago_s in scrapes}
+        if frozen and target is ANNOTATED:
+            read_s = dict.fromkeys(read_s, end_s - 3000)
+        series.append(Past(name=COLLECTED, labels=target, points=read_s))
+
+    measured = await observed(tmp_path, series, "GPU-a")
+
+    usage = measured.usage[CardUuid("GPU-a")]
+    assert usage.quality is (ReadingQuality.STALE if frozen else ReadingQuality.OK)
+    assert measured.interval_s == pytest.approx(15, rel=0.06)
+    assert not usage.is_repeating
 
 
 async def test_an_interval_that_the_windows_cannot_judge_is_named(tmp_path: Path) -> None:
