@@ -191,18 +191,22 @@ class MeasuredUsage:
         return by_card
 
 
+_Job = tuple[str, str]
+_Target = tuple[_Job, str]
+
+
 def intervals(answers: Sequence[Sequence[Sample]]) -> Mapping[str, float]:
     """Return the scrape interval of each card, from those measured in several windows.
 
     A window in which scrapes failed measures too much, and a single exporter may lack samples: the
     shortest median of a scrape job counts for all of its cards, and of two jobs the quicker one.
     """
-    of_job: dict[str, float] = {}
-    jobs: dict[str, set[str]] = {}
+    of_job: dict[_Job, float] = {}
+    jobs: dict[str, set[_Job]] = {}
     for samples in answers:
-        measured: dict[str, list[float]] = {}
+        measured: dict[_Job, list[float]] = {}
         for sample in samples:
-            job, uuid = sample.labels.get("job", ""), sample.labels.get("UUID", "")
+            job, uuid = _job(sample), sample.labels.get("UUID", "")
             if uuid and is_sane(sample.value, low=0, high=_LATEST_S):
                 measured.setdefault(job, []).append(sample.value)
                 jobs.setdefault(uuid, set()).add(job)
@@ -286,9 +290,14 @@ def _flat_fault(uuid: CardUuid, answers: _Answers, _: RebalancerPolicy) -> _Faul
     return ReadingQuality.STALE, "an exporter repeats one value under load"
 
 
-def _target(sample: Sample) -> tuple[str, str]:
-    """Return the scrape target that a sample is from."""
-    return sample.labels.get("job", ""), sample.labels.get("instance", "")
+def _job(sample: Sample) -> tuple[str, str]:
+    """Return the cluster, empty if there is only one, and the scrape job that a sample is from."""
+    return sample.labels.get("cluster", ""), sample.labels.get("job", "")
+
+
+def _target(sample: Sample) -> _Target:
+    """Return the cluster, job and instance that a sample is from."""
+    return _job(sample), sample.labels.get("instance", "")
 
 
 def _oldest(ages: Iterable[Sample]) -> dict[str, float]:
@@ -306,7 +315,7 @@ def _unchanged(
     busy: Sequence[Sample],
     power: Sequence[Sample],
     *,
-    dated: Collection[tuple[str, str]],
+    dated: Collection[_Target],
 ) -> tuple[frozenset[str], frozenset[str]]:
     """Return the cards of scrape targets that have reported no change lately, and those at fault.
 
@@ -318,7 +327,7 @@ def _unchanged(
         power: how often its power draw did.
         dated: the targets that say when they read their cards, which need not change.
     """
-    cards: dict[tuple[str, str], set[str]] = {}
+    cards: dict[_Target, set[str]] = {}
     changing = set(dated)
     for sample in (*busy, *power):
         cards.setdefault(_target(sample), set()).add(sample.labels.get("UUID", ""))
