@@ -206,8 +206,8 @@ class CardRequest(NamedTuple):
             container.mib,
             container.cores,
             1,
-            container.most_mib or 0,
-            container.most_share,
+            container.limit_mib or 0,
+            container.limit_share,
             container.share,
         )
 

@@ -174,8 +174,16 @@ class MoveRecord:
 
     @property
     def ending(self) -> Ending | None:
-        """How the move ended, or will have ended once it is rolled back."""
-        return Ending(self.status.result) if self.status.result else None
+        """How the move ended, or will have ended once it is rolled back.
+
+        A word that this version does not know counts as a failure, as unknown is never good.
+        """
+        if not self.status.result:
+            return None
+        try:
+            return Ending(self.status.result)
+        except ValueError:
+            return Ending.INTERFERED
 
     @property
     def detail(self) -> str:

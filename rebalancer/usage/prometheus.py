@@ -273,7 +273,10 @@ def _explained(error: Exception, credentials: Credentials) -> tuple[QueryError, 
 
 
 # What reading an answer raises where it is not as the API specifies.
-_ANSWER_ERRORS: Final = (OSError, KeyError, TypeError, ValueError, IndexError)
+_ANSWER_ERRORS: Final = (
+    *(OSError, KeyError, TypeError, ValueError, IndexError),
+    *(AttributeError, OverflowError, RecursionError),
+)
 
 
 class _Disputed(requests.RequestException):

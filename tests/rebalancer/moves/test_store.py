@@ -1,5 +1,6 @@
 """The store of Moves: written through, each locked, and never half parsed."""
 
+from collections.abc import Mapping
 from datetime import timedelta
 
 import msgspec
@@ -296,6 +297,41 @@ def test_records_survive_json(
 
     assert MoveRecord(object=decode_move(msgspec.json.encode(body))) == record
     assert body["status"]["phase"] == phase.value
+
+
+def edited(**status: object) -> MoveRecord:
+    """Return a record as it is read after people have changed its status."""
+    body = object_of(a_record(MovePhase.ABORTED, result=Ending.POD_GONE.value))
+    body["status"] |= status
+    return MoveRecord(object=decode_move(msgspec.json.encode(body)))
+
+
+def test_an_end_that_this_version_does_not_know_counts_as_a_failure() -> None:
+    past = edited(
+        result="of-a-later-version", transitions=[{"phase": "Evicting", "at": NOON.isoformat()}]
+    ).past()
+
+    assert past.failed
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        {"phaseSince": "2026-01-01T12:00:00"},
+        {"phaseSince": None, "transitions": [{"phase": "Aborted", "at": "2026-01-01T12:00:00"}]},
+        {"retryAt": "2026-01-01T12:00:00", "heldUntil": "2026-01-01T12:00:00"},
+        {"phaseSince": "0001-01-01T00:00:00+14:00"},
+        {"phaseSince": "9999-12-31T23:59:59-14:00"},
+    ],
+)
+def test_a_time_that_people_wrote_can_be_compared(status: Mapping[str, object]) -> None:
+    moves = [edited(**status), a_record(MovePhase.ABORTED, phase_since=NOON)]
+
+    outlived(moves, now=NOON)
+    for move in moves:
+        move.age(now=NOON)
+        assert move.retry_at is None or move.retry_at < NOON
+    assert len(sorted(move.planned_at for move in moves)) == len(moves)
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"metadata": {"name": "x"}, "spec": {}}'])
