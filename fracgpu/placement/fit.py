@@ -225,6 +225,11 @@ class CardRequest(NamedTuple):
         return found
 
 
+def keep_limit(limits_mib: IntArray, *, borrows: bool) -> Flags | bool:
+    """Return the cards on which a pod keeps what it may use: all, unless it *borrows*."""
+    return limits_mib > 0 if borrows else True
+
+
 _Refused = Flags | bool
 
 

@@ -26,7 +26,7 @@ from fracgpu.disruption.room.search import MovablePod, PlannedMove
 from fracgpu.disruption.simulation import PlacementSimulation
 from fracgpu.k8s.scheduling.cluster import Change
 from fracgpu.k8s.scheduling.node_filters import NodeFilter, allowed_nodes
-from fracgpu.placement.fit import CardRequest
+from fracgpu.placement.fit import CardRequest, keep_limit
 from fracgpu.placement.node_matrix import UNSEEN
 from fracgpu.placement.outcome import Placement
 from fracgpu.placement.placement import place
@@ -279,9 +279,8 @@ class StateProver:
             & context.flags(bearing)
             & ~table.flags(closed | left)
             & table.has_room(need, CardRequest.of_all(pod.allocation))
+            & keep_limit(table.cards.limits_mib, borrows=pod.allocation.borrow_mib > 0)
         )
-        if pod.allocation.borrow_mib:  # it keeps what it may use
-            fitting &= table.cards.limits_mib > 0
         numbers = np.flatnonzero(fitting & context.measured)
         if len(numbers):
             preference = context.simulation.preference(
