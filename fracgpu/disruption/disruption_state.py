@@ -337,6 +337,11 @@ class DisruptionState:
     def node_of(self, card: CardUuid) -> str:
         return next((name for name, node in self.snapshot.nodes.items() if card in node.cards), "")
 
+    def display(self, card: CardUuid) -> str:
+        """Return a card's node and index, by which people know it; what is no card as it is."""
+        info = self.snapshot.card(card)
+        return f"{self.node_of(card)}/{info.card.index}" if info else card
+
 
 def budgets_of(state: DisruptionState, *, policy: RebalancerPolicy, now: datetime) -> Budgets:
     """Return what is left of the budgets."""
