@@ -23,11 +23,12 @@ from simulator.demo.client_certificate import wait_client_certificate
 from simulator.demo.rebalancer import command
 from simulator.demo.rig import prepare_cluster, running
 from simulator.demo.roles import Addresses
-from simulator.demo.service_accounts import install_rights, token_of, write_kubeconfig
+from simulator.demo.service_accounts import install_rights, token_of
 from simulator.demo.supervisor import ProcessSpec, Supervisor, why_not_ready
 from simulator.envtest.control_plane import ControlPlane
 from simulator.envtest.ports import free_ports
 from simulator.envtest.scheduler_configuration import scheduler_configuration
+from simulator.kubeconfig import write_kubeconfig
 from simulator.kubelet.kubelet import Kubelet, KubeletConfig, KubeletFolders
 from simulator.kubelet.pod_worker import BUSY_KEY
 
