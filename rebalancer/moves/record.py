@@ -279,7 +279,6 @@ def spec_of(
     state: DisruptionState,
     *,
     policy: RebalancerPolicy,
-    config_hash: str,
     now: datetime,
     holds: bool = True,
 ) -> MoveSpec:
@@ -289,7 +288,6 @@ def spec_of(
         move: the decision.
         state: on which it was made.
         policy: by which it was made.
-        config_hash: of the policy.
         now: the time of the plan.
         holds: the move reserves its target; one that is only rehearsed or shown does not.
     """
@@ -337,7 +335,7 @@ def spec_of(
         startup_s=round(startup_s(state, pod), 3) if pod else 0.0,
         grace_s=grace_s,
         approved=move.method == requested.NAME,
-        config_hash=config_hash,
+        config_hash=policy.digest,
     )
 
 

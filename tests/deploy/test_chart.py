@@ -388,6 +388,8 @@ def test_kept_crds_stay_when_the_release_goes() -> None:
         ({"webhook": {"serviceAccount": {"create": False}}}, "webhook.serviceAccount.name"),
         ({"commonLabels": {"app.kubernetes.io/part-of": "x"}}, "app.kubernetes.io/part-of"),
         ({"webhook": {"resources": {"limit": {}}}}, "limit"),
+        ({"webhook": None}, "missing property 'webhook'"),  # nothing but comments below it
+        ({"config": None}, "missing property 'config'"),
         ({"image": {"registry": "https://registry.example.com/team"}}, "/image/registry"),
         ({"image": {"repository": "fracgpu:0.1.0"}}, "/image/repository"),
         ({"image": {"tag": "v0.1.0 "}}, "/image/tag"),

@@ -248,7 +248,7 @@ MOVE = a_move(pod_uid="pod-a", name="pod-a", owner_uid="owner-1")
 
 
 def test_a_spec_says_who_moves_from_where_to_where_and_why() -> None:
-    spec = spec_of(MOVE, a_disruption_state(pods=[POD]), policy=ACTIVE, config_hash="abc", now=NOON)
+    spec = spec_of(MOVE, a_disruption_state(pods=[POD]), policy=ACTIVE, now=NOON)
 
     assert (spec.pod.namespace, spec.pod.name, spec.pod.uid) == ("ml", "pod-a", "pod-a")
     assert (spec.owner.api_version, spec.owner.kind) == ("apps/v1", "ReplicaSet")
@@ -257,22 +257,22 @@ def test_a_spec_says_who_moves_from_where_to_where_and_why() -> None:
     assert (spec.target.card, spec.target.display) == (COOL_CARD, "n2/0")
     assert spec.request == RequestedShare(mib=4000, cores=0, slots=1)
     assert spec.reason.message == "card n1/0 is busy 90% of the time; card n2/0 has room"
-    assert spec.config_hash == "abc"
+    assert spec.config_hash == ACTIVE.digest
 
 
 @pytest.mark.parametrize("mode", MoveMode)
 def test_the_decision_can_be_read_back_from_the_spec(mode: MoveMode) -> None:
     move = a_move(mode=mode, plan="p", method="make-room", cores=30, limit_mib=Mib(9000))
 
-    spec = spec_of(move, a_disruption_state(), policy=ACTIVE, config_hash="", now=NOON)
+    spec = spec_of(move, a_disruption_state(), policy=ACTIVE, now=NOON)
 
     assert move_of(spec) == move
 
 
 def test_the_reservation_outlives_every_step_before_the_replacement_is_bound() -> None:
     state = a_disruption_state()
-    spec = spec_of(MOVE, state, policy=ACTIVE, config_hash="", now=NOON)
-    shown = spec_of(MOVE, state, policy=ACTIVE, config_hash="", now=NOON, holds=False)
+    spec = spec_of(MOVE, state, policy=ACTIVE, now=NOON)
+    shown = spec_of(MOVE, state, policy=ACTIVE, now=NOON, holds=False)
 
     assert spec.reserved_until == NOON + timedelta(seconds=120 + 0 + 600)
     assert spec.source_denied_until == NOON + timedelta(seconds=ACTIVE.return_cooldown_s)
