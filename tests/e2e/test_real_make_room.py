@@ -1,6 +1,7 @@
 """Room is made for a pod that waits, with a real control plane, scheduler and rebalancer.
 
-Kubelets and what is measured are played; all else is real.
+Kubelets and what is measured are played; all else is real. Once the cluster's own kube-scheduler
+allocates the cards, from our claims: then the webhook and the agents are played as well.
 """
 
 from collections.abc import AsyncIterator
@@ -14,7 +15,7 @@ import pytest
 from fracgpu import names
 from fracgpu.cards.card import Card
 from fracgpu.state.move_object import MoveObject, MovePhase, decode_move
-from fracgpu.state.pod_info import PodInfo, decode_pod_info
+from fracgpu.state.pod_info import PodInfo
 from kube.kinds import DEPLOYMENTS, MOVES, PDBS, PODS
 from tests.support.gpu import a_gpu_pod, some_cards
 from tests.support.moving import NAMESPACE, end_pod
@@ -72,7 +73,7 @@ def a_fragmented_fleet() -> dict[str, tuple[Card, ...]]:
 
 
 @pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[MovingCluster]:
+async def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[MovingCluster]:
     """Yield the cluster with one pod on each card of the A30 nodes.
 
     One app after the other, so that on each node pods of two apps may be moved: an app rests after
@@ -82,6 +83,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[MovingCluster]:
         tmp_path,
         fleet=a_fragmented_fleet(),
         companions=False,
+        by_claims=getattr(request, "param", False),
         makeRoom="active",
         # So long that no room is made for the competitors as well.
         makeRoomAfterS=30,
@@ -98,11 +100,31 @@ async def cluster(tmp_path: Path) -> AsyncIterator[MovingCluster]:
             budget = a_budget(app.name, app=app.name, min_available=app.min_available)
             await started.kube.create(PDBS, budget, namespace=NAMESPACE)
             await started.add(DEPLOYMENTS, app.deployment(), pods=app.replicas)
+        await occupy(started)
         yield started
 
 
+async def occupy(cluster: MovingCluster) -> None:
+    """Put a pod that is never moved on each A30 card that has none, which is seldom more than one.
+
+    To spread is only preferred: kube-scheduler takes a node by what else it knows.
+    """
+    taken = {card for pod in await cluster.pods() for card in cards_of(pod)}
+    for node in HALF_NODES:
+        for index in range(4):
+            if f"GPU-{node}-{index}" not in taken:
+                name, on = f"filler-{node}-{index}", {"kubernetes.io/hostname": node}
+                notes = {names.PLACEMENT: "spread"}
+                body = a_gpu_pod(
+                    name, mib=8_000, namespace=NAMESPACE, annotations=notes, nodeSelector=on
+                )
+                await cluster.kube.create(PODS, body)
+                await until(partial(placed, cluster, name), what="it is placed", limit_s=60)
+
+
 async def pod_of(cluster: MovingCluster, name: str) -> PodInfo:
-    return decode_pod_info(await cluster.kube.get(PODS, name, namespace=NAMESPACE))
+    (found,) = [pod for pod in await cluster.pods() if pod.record.name == name]
+    return found
 
 
 async def ask(
@@ -175,6 +197,7 @@ def has_disturbed(move: MoveObject) -> bool:
     return MovePhase.SURGING in {step.phase for step in move.status.transitions}
 
 
+@pytest.mark.parametrize("cluster", [False, True], indirect=True, ids=["extender", "claims"])
 async def test_make_room_lets_a_whole_card_pod_in_on_a_fragmented_cluster(
     cluster: MovingCluster,
 ) -> None:
