@@ -249,7 +249,6 @@ class Controller:
             move,
             context.state,
             policy=context.policy,
-            config_hash=context.policy.digest,
             now=now,
             holds=not dry_run,
         )

@@ -51,6 +51,7 @@ from scheduler.claims.cache import (
     uid_of,
 )
 from scheduler.claims.controller import ClaimController
+from scheduler.claims.gangs import ClaimGangs
 from scheduler.claims.planner import ClaimPlanner
 from scheduler.claims.preemption import Preemptions
 from scheduler.claims.quota import ClaimQuota, Quotas
@@ -315,21 +316,33 @@ class _ClaimParts:
         )
         quotas = Quotas(lambda namespace: self.controller.quota_changed(namespace))  # noqa: PLW0108
         self.quotas = Informer(client, RESOURCE_QUOTAS, decode=read_quota, on_change=quotas.changed)
+        planner = ClaimPlanner(shared.core, cache.nodes)
+        preemptions = Preemptions(
+            client,
+            cache,
+            shared.core,
+            shared.preemptor(budgets),
+            clock=clock,
+            leads=lambda: shared.leader_gate.leads,
+            limit_s=settings.bind_timeout_s,
+            on_evicted=lambda *one: self.controller.preempted(*one),  # noqa: PLW0108
+        )
+        quota = ClaimQuota(cache, quotas.of)
         self.controller = ClaimController(
             client,
             cache,
-            ClaimPlanner(shared.core, cache.nodes),
-            Preemptions(
-                client,
-                cache,
+            planner,
+            preemptions,
+            quota,
+            ClaimGangs(
                 shared.core,
-                shared.preemptor(budgets),
+                cache,
+                planner,
+                preemptions,
+                quota,
                 clock=clock,
-                leads=lambda: shared.leader_gate.leads,
-                limit_s=settings.bind_timeout_s,
-                on_evicted=lambda *one: self.controller.preempted(*one),  # noqa: PLW0108
+                on_due=lambda uid: self.controller.note(uid),  # noqa: PLW0108
             ),
-            ClaimQuota(cache, quotas.of),
             find=self.pods.get,
             leads=lambda: shared.leader_gate.leads,
             recorder=shared.recorder,

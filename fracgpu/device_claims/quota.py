@@ -98,16 +98,37 @@ def why_withheld(quotas: Iterable[ResourceQuota], *, used: int, wanted: int) -> 
 
 
 def quota_problem(
-    pod: PodInfo, quotas: Iterable[ResourceQuota], claims: Iterable[DeviceClaim]
+    pod: PodInfo,
+    quotas: Iterable[ResourceQuota],
+    claims: Iterable[DeviceClaim],
+    *,
+    pods: Iterable[PodInfo] = (),
 ) -> str:
-    """Return why no claim is made for a pod now, of all quotas and claims; empty if one is."""
+    """Return why no claim is made for a pod now; empty if one is.
+
+    Args:
+        pod: the pod.
+        quotas: all quotas.
+        claims: all claims.
+        pods: those with which it gets its claim, if it is of a gang, are among these.
+    """
     namespace = pod.record.namespace
     if pod.need is None:
         return ""
+    wanted = {pod.device_claim: needed_mib(pod.need)}
+    gang = [
+        one
+        for one in pods
+        if (one.gang, one.record.namespace) == (pod.gang, namespace)
+        and one.record.live
+        and not one.record.terminating
+    ]
+    if pod.gang is not None and not any(one.record.node for one in gang):
+        wanted |= {one.device_claim: needed_mib(one.need) for one in gang if one.need is not None}
     used = sum(
         claimed_mib(claim)
         for claim in claims
-        if claim.namespace == namespace and claim.name != pod.device_claim
+        if claim.namespace == namespace and claim.name not in wanted
     )
     here = (quota for quota in quotas if quota.namespace == namespace)
-    return why_withheld(here, used=used, wanted=needed_mib(pod.need))
+    return why_withheld(here, used=used, wanted=sum(wanted.values()))

@@ -21,9 +21,7 @@ from fracgpu.disruption.heat import (
     Heat,
 )
 from fracgpu.disruption.load_history import (
-    FULL_RATIO as FULL_SPAN_RATIO,
-)
-from fracgpu.disruption.load_history import (
+    FULL_SPAN_RATIO,
     NO_HISTORY,
     SPAN_S,
     LoadHistory,

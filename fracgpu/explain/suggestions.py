@@ -140,11 +140,13 @@ def _less_compute(
 
 def _without_limits(need: PodNeed, nodes: Sequence[NodeInfo]) -> Iterator[Suggestion]:
     used = {
-        names.FRACTION_LIMIT: any(part.most_share is not None for part in need.containers),
-        names.MEMORY_LIMIT: any(part.most_mib is not None for part in need.containers),
+        names.FRACTION_LIMIT: any(part.limit_share is not None for part in need.containers),
+        names.MEMORY_LIMIT: any(part.limit_mib is not None for part in need.containers),
     }
     keys = " and ".join(key for key, present in used.items() if present)
-    bare = tuple(structs.replace(part, most_share=None, most_mib=None) for part in need.containers)
+    bare = tuple(
+        structs.replace(part, limit_share=None, limit_mib=None) for part in need.containers
+    )
     cards = find_fitting_cards(structs.replace(need, containers=bare), nodes) if keys else None
     if cards is not None:
         yield Suggestion(

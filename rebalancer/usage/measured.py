@@ -9,7 +9,7 @@ import numpy as np
 
 from fracgpu.cards.card import CardUuid
 from fracgpu.disruption.heat import CardReading, CardUsage, ReadingQuality
-from fracgpu.disruption.load_history import FULL_RATIO, SPAN_S, LoadHistory
+from fracgpu.disruption.load_history import FULL_SPAN_RATIO, SPAN_S, LoadHistory
 from fracgpu.disruption.move import PastMove
 from fracgpu.disruption.policy import RebalancerPolicy
 from fracgpu.units import MAX_MIB, Mib
@@ -441,7 +441,7 @@ class LoadRecorder:
 
 async def _read(prometheus: Querier, end_s: float) -> _Span:
     full = {
-        sample.labels["UUID"]: sample.value >= _PERCENT * FULL_RATIO
+        sample.labels["UUID"]: sample.value >= _PERCENT * FULL_SPAN_RATIO
         for sample in await prometheus.query(promql.CARD_SPAN, at_s=end_s)
         if sample.labels.get("UUID")
     }

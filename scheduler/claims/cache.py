@@ -230,7 +230,8 @@ class ClaimCache:
 
     def _explained(self, info: PodInfo) -> PodInfo:
         why = self._why.get(info.record.uid)
-        if why is None or info.unschedulable_since is None:
+        # Of a pod of a gang that has no claim yet kube-scheduler says nothing.
+        if why is None or (info.unschedulable_since is None and info.gang is None):
             return info
         return replace(info, unschedulable_why=f"{info.unschedulable_why} {why}".strip())
 

@@ -42,8 +42,9 @@ from kube.kinds import RESOURCE_CLAIMS, Kind
 from kube.retry import RetryPolicy
 from process.clock import Clock
 from scheduler.claims.cache import ClaimCache, ObservedPod, UnboundPod, uid_of
+from scheduler.claims.gangs import Because, ClaimGangs, Withheld
 from scheduler.claims.planner import ClaimPlanner, Plan, why_no_claim
-from scheduler.claims.preemption import Preemption, Preemptions
+from scheduler.claims.preemption import Kept, Preemption, Preemptions
 from scheduler.claims.quota import ClaimQuota
 from scheduler.metrics import ClaimOutcome, RequestActivity
 
@@ -72,6 +73,7 @@ class EventReason(Enum):
     NO_CLAIM = "NoClaim"
     PREEMPTED = "Preempted"  # as kube-scheduler calls it
     QUOTA = "ExceededQuota"
+    GANG = "WaitingForGang"
 
 
 class ClaimWriter(Protocol):
@@ -135,6 +137,7 @@ class ClaimController:
         planner: chooses the cards.
         preemptions: chooses who leaves them, and from whom they are kept.
         quota: says which claims may be made.
+        gangs: says which have to wait for those of other pods.
         find: returns the informer's copy of a pod by namespace and name.
         leads: whether this replica may write.
         recorder: writes Events on pods.
@@ -151,6 +154,7 @@ class ClaimController:
         planner: ClaimPlanner,
         preemptions: Preemptions,
         quota: ClaimQuota,
+        gangs: ClaimGangs,
         *,
         find: Callable[[str, str], ObservedPod | None],
         leads: Callable[[], bool],
@@ -165,6 +169,7 @@ class ClaimController:
         self._planner = planner
         self._preemptions = preemptions
         self._quota = quota
+        self._gangs = gangs
         self._find = find
         self._leads = leads
         self._recorder = recorder
@@ -216,6 +221,7 @@ class ClaimController:
         for uid in self._cache.pods:
             self._cache.count_first_choice(uid)
         self._preemptions.adopt()
+        await self._gangs.adopt()
         for uid in self._cache.pods:
             self.note(uid)
         async with asyncio.TaskGroup() as group:
@@ -233,6 +239,7 @@ class ClaimController:
             await step()
 
     async def _tick(self) -> None:
+        self._gangs.tick(leads=self._leads())
         now_s = self._clock.monotonic()
         for uid, progress in self._progress.items():
             if progress.due_s is not None and progress.due_s <= now_s:
@@ -303,8 +310,17 @@ class ClaimController:
             )
             if self._tell(pod.info, EventReason.NO_CLAIM, why):
                 self._on_outcome(ClaimOutcome.TAKEN)
-        elif not claim.terminating:
+        elif not claim.terminating and not await self._give_back(pod, claim, progress):
             await self._follow_up(pod, claim, progress)
+
+    async def _give_back(self, pod: UnboundPod, claim: DeviceClaim, progress: _Progress) -> bool:
+        """Delete a claim that the pod's gang does not use; report whether it is such."""
+        if claim.allocated or not self._gangs.gives_back(pod):
+            return False
+        self._forget(pod)
+        if await self._remove_own(pod, claim, progress):
+            self._on_outcome(ClaimOutcome.REMOVED)
+        return True
 
     async def _follow_up(self, pod: UnboundPod, claim: DeviceClaim, progress: _Progress) -> None:
         """Do what is due for a claim of ours, which is that of the pod."""
@@ -393,16 +409,16 @@ class ClaimController:
                 progress.not_taken = node
             await self._replace(pod, claim, progress)
 
-    def _threats_to(self, preemption: Preemption) -> list[str]:
+    def _threats_to(self, kept: Kept) -> list[str]:
         """Return the pods whose claims, or the ones that are being written, may take the cards."""
         found: list[str] = []
         for uid, pod in self._cache.pods.items():
-            if uid == preemption.pod or pod.info.priority > preemption.priority:
+            if uid in kept.pods or pod.info.priority > kept.priority:
                 continue
             claim, progress = self._cache.claim_of(pod), self._progress.get(uid, _Progress())
             if claim is None or self._awaits_own(progress, claim):
                 writes = uid in self._busy or progress.made
-                threatens = bool(writes) and progress.planned < preemption.number
+                threatens = bool(writes) and progress.planned < kept.number
             else:
                 threatens = (
                     claim.holder == uid
@@ -438,12 +454,25 @@ class ClaimController:
             if self._tell(pod.info, EventReason.NO_CLAIM, f"no claim can be made: {why}"):
                 self._on_outcome(ClaimOutcome.REFUSED)
             return
+        found = await self._gangs.place(pod, self._threats_to)
+        if isinstance(found, Withheld):
+            self._withhold(pod, found)
+            return
+        if found is not None:
+            progress.planned = self._preemptions.number
+            await self._write(pod, found, progress)
+            return
+        await self._create_alone(pod, progress)
+
+    async def _create_alone(self, pod: UnboundPod, progress: _Progress) -> None:
         why = self._quota.admit(pod)
         if why:
-            if self._tell(pod.info, EventReason.QUOTA, f"no claim is made: {why}"):
-                self._on_outcome(ClaimOutcome.WITHHELD)
+            self._withhold(pod, Withheld(why, Because.QUOTA))
             return
         plan = self._plan(pod, progress)
+        if plan.cards is None and self._gangs.is_to_be_listed(pod):
+            self._gangs.give_up(pod, plan.why)
+            return
         if plan.cards is None and progress.lists < _MOST_LISTS:
             plan = await self._preempt(pod, progress) or plan
         if plan.cards is None and progress.not_taken:
@@ -453,12 +482,26 @@ class ClaimController:
             plan = replace(plan, why=f"{plan.why}; {why}")
         await self._write(pod, plan, progress)
 
+    def _withhold(self, pod: UnboundPod, found: Withheld) -> None:
+        """Say why a pod has no claim, if that is not over in a moment."""
+        if not found.why:
+            return
+        if found.because is Because.QUOTA:
+            told = self._tell(pod.info, EventReason.QUOTA, f"no claim is made: {found.why}")
+        else:
+            self._cache.explain(pod, found.why)
+            reason = EventReason.GANG if found.because is Because.PODS else EventReason.WAITING
+            told = self._tell(pod.info, reason, f"waiting for a card: {found.why}")
+        if told:
+            self._on_outcome(ClaimOutcome.WITHHELD)
+
     def _plan(self, pod: UnboundPod, progress: _Progress) -> Plan:
         """Return what the claim is to list, and count the best of it for the pod at once."""
         self._forget(pod)
         self._preemptions.end(uid_of(pod))
         progress.planned = self._preemptions.number
-        plan = self._planner.plan(pod, without=progress.refused)
+        kept = self._preemptions.kept_from(pod)
+        plan = self._planner.plan(pod, without=progress.refused, kept=kept)
         if progress.lists >= _MOST_LISTS and not plan.tolerated:
             plan = Plan(choice={}, cards=None, why="kube-scheduler takes none of the best cards")
         # There must be no await since the choice, or another pod could be given the same MiB.
@@ -497,7 +540,8 @@ class ClaimController:
             # An earlier answer was lost, or somebody was faster: the informer will show which.
             self._retry(progress)
         except (RequestError, Forbidden, Invalid, NotFound) as error:
-            self._forget(pod)
+            if not self._gangs.is_held(uid_of(pod)):
+                self._forget(pod)
             self._preemptions.end(uid_of(pod))
             self._failed(pod, progress, error)
         except (KubeError, TimeoutError) as error:
@@ -506,6 +550,7 @@ class ClaimController:
         else:
             progress.made = created["metadata"]["uid"]
             progress.made_at_s = self._clock.monotonic()
+            self._gangs.written(pod)
             progress.failures = 0
             progress.claims += 1
             progress.lists += plan.cards is not None

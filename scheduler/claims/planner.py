@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from fracgpu import names
+from fracgpu.cards.card import CardUuid
 from fracgpu.device_claims.claims import Shortlists, refuse_too_large, shortlists
 from fracgpu.device_claims.taints import DeviceTaint, kept_for, reserved_by
 from fracgpu.errors import RequestError
@@ -55,8 +56,8 @@ def why_no_claim(pod: PodInfo) -> str:
     """Return why no claim is made for a pod, whatever is free; empty if one is."""
     if pod.need_problem or pod.need is None:
         return pod.need_problem or "the pod has a claim of FracGPU's, and no grant"
-    if pod.in_gang:
-        return "gangs are not placed where kube-scheduler allocates the cards (wiring: claims)"
+    if pod.pod_group:
+        return "PodGroups are not placed where kube-scheduler allocates the cards (wiring: claims)"
     try:
         refuse_too_large(pod.need)
     except RequestError as error:
@@ -85,8 +86,21 @@ class ClaimPlanner:
         """Ask anew for each node: no pods follow each other closely now."""
         self._answers.clear()
 
-    def plan(self, pod: UnboundPod, *, without: Collection[str] = ()) -> Plan:
-        """Return the best cards for a pod, of which none is on a node in *without*."""
+    def plan(
+        self,
+        pod: UnboundPod,
+        *,
+        without: Collection[str] = (),
+        kept: Collection[CardUuid] = frozenset(),
+    ) -> Plan:
+        """Return the best cards for a pod.
+
+        Args:
+            pod: the pod.
+            without: nodes of which none is listed.
+            kept: cards that are kept for others. What they leave of them the pod may get as its
+                first choice, which is counted for it, and not as another.
+        """
         info = pod.info
         candidates = self.candidates(pod, without=without)
         held = self._core.held_for(info, candidates)
@@ -100,6 +114,8 @@ class ClaimPlanner:
             if isinstance(placement, Placement):
                 if placement.avoided and choices:  # then come only nodes with nothing but such
                     break
+                if choices and kept and not cards_in(placement.assignment).isdisjoint(kept):
+                    continue
                 choices[name] = placement.assignment
                 if len(choices) == NODES_LISTED:
                     break
@@ -149,6 +165,16 @@ class ClaimPlanner:
     def _has_host(self, pod: PodInfo, node: str) -> bool:
         left = self._core.host_left(node, pod.record.uid)
         return left is None or not left.lacks(pod.host)
+
+
+def plan_on(node: str, choice: Assignment, *, why: str = "") -> Plan:
+    """Return the plan with the cards of one node, and no others."""
+    return Plan(nodes=(node,), choice=choice, cards=shortlists((choice,)), why=why)
+
+
+def cards_in(assignment: Assignment) -> frozenset[CardUuid]:
+    """Return the cards of an assignment."""
+    return frozenset(part.card for parts in assignment.values() for part in parts)
 
 
 def _of_held(pod: PodInfo, held: CardsOnNode) -> Plan:

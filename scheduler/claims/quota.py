@@ -56,20 +56,26 @@ class ClaimQuota:
         self._cache = cache
         self._quotas = quotas
 
-    def admit(self, pod: UnboundPod) -> str:
-        """Return why a claim exceeds the quota; if empty, it counts from now on.
+    def admit(self, *pods: UnboundPod) -> str:
+        """Return why the claims of pods of one namespace exceed its quota together.
 
-        It counts until its pod is bound or gone, also while it is written again: nobody else gets
-        its place meanwhile.
+        If empty, each counts from now on, until its pod is bound or gone, also while it is written
+        again: nobody else gets its place meanwhile.
         """
-        need, key, memory = pod.info.need, pod.claim_key, self._cache.memory
-        if need is None:
+        memory = self._cache.memory
+        wanted = {pod.claim_key: needed_mib(pod.info.need) for pod in pods if pod.info.need}
+        if not wanted:
             return ""
-        namespace, wanted = pod.info.record.namespace, needed_mib(need)
-        used = memory.by_namespace[namespace] - memory.of(key)
-        why = why_withheld(self._quotas(namespace), used=used, wanted=wanted)
-        if why:
-            memory.end_promise(key)
-        else:
-            memory.promise(key, wanted)
+        namespace = pods[0].info.record.namespace
+        used = memory.by_namespace[namespace] - sum(map(memory.of, wanted))
+        why = why_withheld(self._quotas(namespace), used=used, wanted=sum(wanted.values()))
+        for key, mib in wanted.items():
+            if why:
+                memory.end_promise(key)
+            else:
+                memory.promise(key, mib)
         return why
+
+    def release(self, pod: UnboundPod) -> None:
+        """Count a claim no longer that is not made after all."""
+        self._cache.memory.end_promise(pod.claim_key)

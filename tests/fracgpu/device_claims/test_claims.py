@@ -37,7 +37,9 @@ def cards(*uuids: str) -> tuple[CardUuid, ...]:
 @given(small_nodes(), small_needs())
 def test_what_is_placed_claimed_and_allocated_is_the_same(node: NodeInfo, asked: PodNeed) -> None:
     # A claim has no limit above the request.
-    apps = (structs.replace(one, kind=ContainerKind.APP, most_mib=None) for one in asked.containers)
+    apps = (
+        structs.replace(one, kind=ContainerKind.APP, limit_mib=None) for one in asked.containers
+    )
     need = structs.replace(asked, containers=tuple(apps))
     placement = place(node, need, strategy=Strategy.PACK)
     if not isinstance(placement, Placement):

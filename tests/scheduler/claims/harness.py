@@ -32,6 +32,7 @@ from kube.kinds import RESOURCE_CLAIMS, Kind
 from kube.objects import ObjectKey
 from scheduler.claims.cache import ClaimCache, ObservedPod, decode_observed_pod
 from scheduler.claims.controller import ClaimController
+from scheduler.claims.gangs import ClaimGangs
 from scheduler.claims.planner import ClaimPlanner
 from scheduler.claims.preemption import Preemptions
 from scheduler.claims.quota import ClaimQuota
@@ -286,12 +287,24 @@ class ClaimsHarness:
             limit_s=limit_s,
             on_evicted=lambda victim, one: self.controller.preempted(victim, one),  # noqa: PLW0108
         )
+        planner = ClaimPlanner(self.core, self.cache.nodes)
+        quota = ClaimQuota(self.cache, self._quotas)
+        self.gangs = ClaimGangs(
+            self.core,
+            self.cache,
+            planner,
+            self.preemptions,
+            quota,
+            clock=self.clock,
+            on_due=self._note,
+        )
         self.controller = ClaimController(
             api,
             self.cache,
-            ClaimPlanner(self.core, self.cache.nodes),
+            planner,
             self.preemptions,
-            ClaimQuota(self.cache, self._quotas),
+            quota,
+            self.gangs,
             find=self._find,
             leads=lambda: self.leads,
             recorder=self.recorder,

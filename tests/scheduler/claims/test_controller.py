@@ -337,7 +337,7 @@ def _noted(looked: list[str]) -> Callable[[str], Coroutine[Any, Any, None]]:
 @pytest.mark.parametrize(
     ("pod", "why"),
     [
-        (a_pod("p", annotations={"fracgpu.io/gang": "g/2"}), "gangs are not placed"),
+        (a_pod("p", schedulingGroup={"podGroupName": "g"}), "PodGroups are not placed"),
         (a_pod("p", annotations={"fracgpu.io/placement": "tight"}), "fracgpu.io/placement"),
         (a_pod("p", 1, cards=33), "want at most 32, as many devices as a ResourceClaim can have"),
     ],

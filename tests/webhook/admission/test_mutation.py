@@ -815,9 +815,9 @@ def test_every_container_carries_a_whole_number_of_mib_for_each_of_its_cards(pod
     assert request is not None
 
     for before, after in zip(asked.slices, request.slices, strict=True):
-        assert after.limit_slots == before.cards
-        assert after.limit_mib is not None
-        each, rest = divmod(after.limit_mib, before.cards)
+        assert after.stated_slots == before.cards
+        assert after.stated_mib is not None
+        each, rest = divmod(after.stated_mib, before.cards)
         assert rest == 0
         assert before.mib in (None, each)
         if before.share is not None:
