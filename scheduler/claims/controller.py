@@ -327,6 +327,8 @@ class ClaimController:
         if claim.allocated:
             progress.not_taken = ""
             return
+        if claim.open:
+            self._inherit(claim, progress)
         uid, preemption = uid_of(pod), self._preemptions.of(uid_of(pod), claim)
         held = self._planner.held(pod, without=progress.refused)
         if held is not None and not claim.tolerated.issuperset(held.tolerated):
@@ -339,9 +341,17 @@ class ClaimController:
             await self._make_room(pod, claim, progress, preemption)
         elif self._is_refused(pod, claim, progress):
             self._note_refused(pod, claim, progress)
+            if claim.freed_on and self._planner.fits(pod, claim.freed_on):
+                self._inherit(claim, progress)
             await self._replace(pod, claim, progress)
         elif claim.open:
             await self._look_again(pod, claim, progress)
+
+    def _inherit(self, claim: DeviceClaim, progress: _Progress) -> None:
+        """Take note of cards that were freed before this replica led, and that were not taken."""
+        if claim.freed_on and not progress.claims:
+            progress.not_taken = claim.freed_on
+            progress.refused.add(claim.freed_on)
 
     async def _look_again(self, pod: UnboundPod, claim: DeviceClaim, progress: _Progress) -> None:
         """Look whether an open claim can be replaced by a better one."""
@@ -533,6 +543,7 @@ class ClaimController:
                 card_class=info.card_class,
                 kept=self._preemptions.kept_from(pod),
                 tolerated=plan.tolerated,
+                freed_on=self._preemptions.node_of(record.uid) or progress.not_taken,
             )
             async with asyncio.timeout(self._limit_s):
                 created = await self._api.create(RESOURCE_CLAIMS, body, namespace=record.namespace)

@@ -248,6 +248,11 @@ class Preemptions:
         one = self._under_way.get(uid)
         return one if one is not None and claim.cards == one.cards else None
 
+    def node_of(self, uid: str) -> str:
+        """Return the node that others have to leave for a pod; empty without one."""
+        one = self._under_way.get(uid)
+        return "" if one is None else one.node
+
     def kept_from(self, pod: UnboundPod) -> frozenset[CardUuid]:
         """Return the cards that are kept for others, whose priority is no lower."""
         return frozenset(card for one in self._against(pod) for card in one.cards)
