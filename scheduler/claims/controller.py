@@ -311,6 +311,7 @@ class ClaimController:
             if self._tell(pod.info, EventReason.NO_CLAIM, why):
                 self._on_outcome(ClaimOutcome.TAKEN)
         elif not claim.terminating and not await self._give_back(pod, claim, progress):
+            self._inherit(claim, progress)
             await self._follow_up(pod, claim, progress)
 
     async def _give_back(self, pod: UnboundPod, claim: DeviceClaim, progress: _Progress) -> bool:
@@ -327,8 +328,6 @@ class ClaimController:
         if claim.allocated:
             progress.not_taken = ""
             return
-        if claim.open:
-            self._inherit(claim, progress)
         uid, preemption = uid_of(pod), self._preemptions.of(uid_of(pod), claim)
         held = self._planner.held(pod, without=progress.refused)
         if held is not None and not claim.tolerated.issuperset(held.tolerated):
@@ -341,15 +340,13 @@ class ClaimController:
             await self._make_room(pod, claim, progress, preemption)
         elif self._is_refused(pod, claim, progress):
             self._note_refused(pod, claim, progress)
-            if claim.freed_on and self._planner.fits(pod, claim.freed_on):
-                self._inherit(claim, progress)
             await self._replace(pod, claim, progress)
         elif claim.open:
             await self._look_again(pod, claim, progress)
 
     def _inherit(self, claim: DeviceClaim, progress: _Progress) -> None:
         """Take note of cards that were freed before this replica led, and that were not taken."""
-        if claim.freed_on and not progress.claims:
+        if claim.open and claim.freed_on and not progress.claims:
             progress.not_taken = claim.freed_on
             progress.refused.add(claim.freed_on)
 

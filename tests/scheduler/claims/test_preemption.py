@@ -292,7 +292,9 @@ async def test_nor_do_they_if_another_leads_meanwhile(rounds: int) -> None:
 
     await _refuse_all_nodes(api, harness, rounds=rounds)
     harness.end()
-    await _refuse_all_nodes(api, ClaimsHarness(api))
+    after = ClaimsHarness(api)
+    after.preemptions.adopt()
+    await _refuse_all_nodes(api, after)
 
     assert len(evicted(api)) == 1
     assert claim_of(api, "high").open
@@ -307,9 +309,29 @@ async def test_whoever_leads_next_evicts_for_a_claim_for_which_nobody_had_to_lea
     assert claim_of(api, "high").freed_on
     harness.end()
 
-    await _refuse_all_nodes(api, ClaimsHarness(api))
+    after = ClaimsHarness(api)
+    after.preemptions.adopt()
+    await _refuse_all_nodes(api, after)
 
     assert len(evicted(api)) == 1
+
+
+async def test_whoever_leads_next_keeps_what_is_free_already_for_whom_it_was_freed() -> None:
+    api, harness = await a_full_cluster(1)
+    api.put_pod(a_pod("high", priority=HIGH))
+    await harness.settle()
+    await harness.look()
+    harness.end()
+    api.end_leaving()
+    api.put_pod(a_pod("next", priority=LOW))
+
+    after = ClaimsHarness(api)
+    after.preemptions.adopt()
+    await after.look()
+    api.schedule(lowest_first=True)
+
+    assert is_bound(api.pods["high"])
+    assert not is_bound(api.pods["next"])
 
 
 async def test_it_does_not_matter_how_many_nodes_are_free_that_it_is_refused_as_well() -> None:
