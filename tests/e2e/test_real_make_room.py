@@ -4,7 +4,7 @@ Kubelets and what is measured are played; all else is real. Once the cluster's o
 allocates the cards, from our claims: then the webhook and the agents are played as well.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -197,15 +197,22 @@ def has_disturbed(move: MoveObject) -> bool:
     return MovePhase.SURGING in {step.phase for step in move.status.transitions}
 
 
-@pytest.mark.parametrize("cluster", [False, True], indirect=True, ids=["extender", "claims"])
+# With claims the whole target of each move is closed, so that next to the competitors no few moves
+# make room for two cards.
+@pytest.mark.parametrize(
+    ("cluster", "waiting"),
+    [(False, {"one": 1, "two": 2}), (True, {"one": 1})],
+    indirect=["cluster"],
+    ids=["extender", "claims"],
+)
 async def test_make_room_lets_a_whole_card_pod_in_on_a_fragmented_cluster(
-    cluster: MovingCluster,
+    cluster: MovingCluster, waiting: Mapping[str, int]
 ) -> None:
     taken = {card for pod in await cluster.pods() for card in cards_of(pod)}
     assert {f"GPU-{node}-{index}" for node in HALF_NODES for index in range(4)} <= taken
     (db,) = await cluster.pods("db")
     await cluster.leading()
-    for name, cards in (("one", 1), ("two", 2)):
+    for name, cards in waiting.items():
         await ask(cluster, name, cards=cards, cpu="40")
         await until(partial(refused, cluster, name), what="it waits", limit_s=60)
         others = await competitors(cluster, name)
@@ -214,6 +221,7 @@ async def test_make_room_lets_a_whole_card_pod_in_on_a_fragmented_cluster(
         pod = await pod_of(cluster, name)
         made = await moves_for(cluster, name)
         assert 1 <= len(made) <= 3
+        assert len(cards_of(pod)) == cards
         for move in made:
             assert move.spec.beneficiary is not None
             assert cards_of(pod) == set(move.spec.beneficiary.cards)
@@ -223,7 +231,6 @@ async def test_make_room_lets_a_whole_card_pod_in_on_a_fragmented_cluster(
             await end_pod(cluster.kube, other)
         await until(partial(complete, cluster), what="every app has its pods", limit_s=120)
 
-    assert len(cards_of(await pod_of(cluster, "two"))) == 2
     for app in APPS:
         assert cluster.fewest_ready[app.name] >= app.min_available, app.name
     assert [pod.record.uid for pod in await cluster.pods("db")] == [db.record.uid]
