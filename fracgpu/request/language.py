@@ -92,7 +92,7 @@ def parse_request(
     rebalance = _choice(annotations, names.REBALANCE, Rebalance)
     limits = [(spec.name, *parse_resource_limits(spec)) for spec in containers]
     items = {
-        key: _items(annotations[key], key, containers, parse)
+        key: _items(annotations, key, containers, parse)
         for key, parse in ITEM_PARSERS.items()
         if key in annotations
     }
@@ -265,19 +265,37 @@ def _refuse_orphans(
         )
 
 
+def main_container(
+    annotations: Mapping[str, str], containers: Sequence[ContainerSpec]
+) -> str | None:
+    """Return the container that an item without a name is for: the first app container, if any.
+
+    In a pod that has its grant it is the first that was granted: a service mesh may have put its
+    own container before it since.
+    """
+    apps = [spec for spec in containers if spec.kind is ContainerKind.APP]
+    if names.GRANTED in annotations:
+        apps = [spec for spec in apps if names.GPU_MEM in spec.limits] or apps
+    return apps[0].name if apps else None
+
+
 def _items(
-    text: str, key: str, containers: Sequence[ContainerSpec], parse: Callable[[str, str], _T]
+    annotations: Mapping[str, str],
+    key: str,
+    containers: Sequence[ContainerSpec],
+    parse: Callable[[str, str], _T],
 ) -> dict[str, _T]:
-    """Parse one annotation: one item for the first app container, or ``name=item`` pairs."""
+    """Parse one annotation: one item for the main container, or ``name=item`` pairs."""
+    text = annotations[key]
     known = {spec.name: None for spec in containers}
     if "=" in text:
         return {name: parse(item, key) for name, item in _pairs(text, key, known).items()}
-    apps = [spec.name for spec in containers if spec.kind is ContainerKind.APP]
-    if not apps:
+    main = main_container(annotations, containers)
+    if main is None:
         raise RequestError(field=key, found=text, wanted="a pod with at least one container")
     if "," in text and len(known) > 1:
         raise RequestError(field=key, found=text, wanted=_PAIRS)
-    return {apps[0]: parse(text.strip(), key)}
+    return {main: parse(text.strip(), key)}
 
 
 def _pairs(text: str, key: str, known: Mapping[str, None]) -> dict[str, str]:
