@@ -58,6 +58,7 @@ def claim_of(  # noqa: PLR0913 - the parts of a claim
     card_class: str = "",
     kept: Collection[CardUuid] = (),
     tolerated: Sequence[DeviceTaint] = (),
+    freed_on: str = "",
 ) -> dict[str, Any]:
     """Return the ResourceClaim for a pod, ready to be created.
 
@@ -70,6 +71,7 @@ def claim_of(  # noqa: PLR0913 - the parts of a claim
         card_class: the class of the pool catalogue that it was granted; empty without one.
         kept: cards that an open claim leaves out, because they are kept for another pod.
         tolerated: the taints of the cards that are held for the pod.
+        freed_on: the node that other pods have to leave, or have left, for the pod.
 
     Raises:
         RequestError: the pod's models, or the cards that are kept, are too many for an open claim.
@@ -86,6 +88,7 @@ def claim_of(  # noqa: PLR0913 - the parts of a claim
             "name": name,
             "namespace": pod.namespace,
             "labels": {names.MANAGED_BY_LABEL: names.MANAGED_BY},
+            **({"annotations": {names.FREED_ON: freed_on}} if freed_on else {}),
             "ownerReferences": [
                 {
                     "apiVersion": "v1",

@@ -311,6 +311,7 @@ class ClaimController:
             if self._tell(pod.info, EventReason.NO_CLAIM, why):
                 self._on_outcome(ClaimOutcome.TAKEN)
         elif not claim.terminating and not await self._give_back(pod, claim, progress):
+            self._inherit(claim, progress)
             await self._follow_up(pod, claim, progress)
 
     async def _give_back(self, pod: UnboundPod, claim: DeviceClaim, progress: _Progress) -> bool:
@@ -342,6 +343,12 @@ class ClaimController:
             await self._replace(pod, claim, progress)
         elif claim.open:
             await self._look_again(pod, claim, progress)
+
+    def _inherit(self, claim: DeviceClaim, progress: _Progress) -> None:
+        """Take note of cards that were freed before this replica led, and that were not taken."""
+        if claim.open and claim.freed_on and not progress.claims:
+            progress.not_taken = claim.freed_on
+            progress.refused.add(claim.freed_on)
 
     async def _look_again(self, pod: UnboundPod, claim: DeviceClaim, progress: _Progress) -> None:
         """Look whether an open claim can be replaced by a better one."""
@@ -533,6 +540,7 @@ class ClaimController:
                 card_class=info.card_class,
                 kept=self._preemptions.kept_from(pod),
                 tolerated=plan.tolerated,
+                freed_on=self._preemptions.node_of(record.uid) or progress.not_taken,
             )
             async with asyncio.timeout(self._limit_s):
                 created = await self._api.create(RESOURCE_CLAIMS, body, namespace=record.namespace)

@@ -18,6 +18,7 @@ import structlog
 from fracgpu.cards.card import CardUuid
 from fracgpu.device_claims.claim import DeviceClaim
 from fracgpu.errors import counted
+from fracgpu.placement.outcome import Placement
 from fracgpu.placement.preemption import Room
 from fracgpu.state.bound_pod import BoundPod
 from fracgpu.state.pod_info import PodInfo
@@ -160,7 +161,10 @@ class Preemptions:
                 and other.terminating
                 and not claim.cards.isdisjoint(other.allocation.by_card)
             )
-            if leaving:
+            gone = claim.freed_on == node and isinstance(
+                self._core.cards_on(pod.info, node), Placement
+            )
+            if leaving or gone:
                 self._begin(pod, node, claim.cards, leaving).evicted = True
 
     async def find(self, pod: UnboundPod, nodes: Collection[str]) -> Plan | None:
@@ -247,6 +251,11 @@ class Preemptions:
         """Return what is under way for a pod, whose claim lists the cards to be."""
         one = self._under_way.get(uid)
         return one if one is not None and claim.cards == one.cards else None
+
+    def node_of(self, uid: str) -> str:
+        """Return the node that others have to leave for a pod; empty without one."""
+        one = self._under_way.get(uid)
+        return "" if one is None else one.node
 
     def kept_from(self, pod: UnboundPod) -> frozenset[CardUuid]:
         """Return the cards that are kept for others, whose priority is no lower."""
