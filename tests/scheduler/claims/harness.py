@@ -257,9 +257,14 @@ class ClaimsApi:
 
 
 class ClaimsHarness:
-    """One replica of the controller."""
+    """One replica of the controller.
 
-    def __init__(self, api: ClaimsApi, *, limit_s: float = 0.2) -> None:
+    Args:
+        api: what outlives it.
+        limit_s: timeout of one request, in real time: none should end by it on a busy machine.
+    """
+
+    def __init__(self, api: ClaimsApi, *, limit_s: float = 5.0) -> None:
         self.api = api
         self.clock = VirtualClock()
         self.leads = True

@@ -284,7 +284,7 @@ async def test_the_page_says_why_a_pod_has_no_claim_or_an_open_one_and_then_what
 
     api.remove_claim(name)
     harness.see_node("n1", api.cards["n1"])
-    await harness.clock.advance(1.0)
+    await harness.clock.advance(10.0)
     await harness.look()
     assert harness.controller.status_of(pod) == (
         f"claim {name} lists 1 card, of which kube-scheduler has taken none yet"
@@ -382,7 +382,7 @@ async def test_a_replica_that_does_not_lead_writes_nothing() -> None:
 @pytest.mark.parametrize("many", [1, 3])
 async def test_a_write_that_fails_is_tried_again(fault: Fault, many: int) -> None:
     api = an_api()
-    harness = ClaimsHarness(api)
+    harness = ClaimsHarness(api, limit_s=0.2)
     api.faults = [fault] * many
 
     async with harness.running():
