@@ -81,7 +81,7 @@ FAILING = replace(
         ({"readings": {COOL_CARD: None}}, HoldReason.BLIND),
         ({"readings": {HOT_CARD: None}, "heat": {HOT_CARD: Heat.HOT}}, HoldReason.BLIND),
         ({"leading_since": NOON - timedelta(minutes=9)}, HoldReason.STARTING),
-        ({"past": [a_past_move(under_way=True)]}, HoldReason.MOVE_IN_FLIGHT),
+        ({"past": [a_past_move(under_way=True) for _ in range(3)]}, HoldReason.MOVE_IN_FLIGHT),
         (
             {"past": [a_past_move(minutes_ago=m, namespace=f"ns{m}") for m in range(1, 13)]},
             HoldReason.HOURLY_BUDGET,
