@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Mapping
 from datetime import datetime
+from itertools import chain
 from typing import Final
 
 import msgspec
@@ -341,7 +342,7 @@ def _request(wire: _Request) -> DeviceRequest:
         cards_wanted=exactly.count,
         amounts=None if amounts is None else _amounts_of(amounts),
         cards=listed_cards(expressions[0]) if len(expressions) == 1 else (),
-        excluded=excluded_cards(expressions[0]) if len(expressions) == 1 else frozenset(),
+        excluded=frozenset(chain.from_iterable(map(excluded_cards, expressions))),
         plain=exactly.allocation_mode in ("", "ExactCount") and not exactly.admin_access,
         tolerated=tuple(
             DeviceTaint(one.key, one.value)
