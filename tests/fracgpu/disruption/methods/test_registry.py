@@ -55,9 +55,7 @@ def test_the_planner_asks_methods_in_their_order_and_counts_their_moves_together
     first = plan_moves(
         a_disruption_state(), policy=policy, now=NOON, methods=(EmptyACard(), hot_card)
     )
-    alone = plan_moves(
-        a_disruption_state(), policy=one, now=NOON, methods=(hot_card, EmptyACard())
-    )
+    alone = plan_moves(a_disruption_state(), policy=one, now=NOON, methods=(hot_card, EmptyACard()))
 
     assert [it.subject for it in first.held][:1] == [COOL_CARD]
     assert [(it.source, it.method) for it in first.moves] == [(HOT_CARD, "hot-card")]
