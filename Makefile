@@ -26,7 +26,7 @@ FILE ?=
 RECORD ?=
 
 .PHONY: help setup demo test near check lint types imports format hooks e2e card gpu-check test-pythons bench bench-rebalancer bench-loads fuzz soak mutants \
-	lock proto can-push dashboards manifests commands image push images clean
+	lock proto can-push manifests commands image push images clean
 
 ##@ Start here
 
@@ -145,9 +145,6 @@ proto: setup ## generate deviceplugin/proto from our .proto files
 		deviceplugin/proto/pluginregistration.proto deviceplugin/proto/podresources.proto
 	$(BIN)/python -m grpc_tools.protoc --proto_path=. --python_out=. --pyi_out=. \
 		deviceplugin/proto/nri.proto deviceplugin/proto/ttrpc.proto
-
-dashboards: setup ## write the Grafana dashboards into the chart; then run make manifests
-	$(BIN)/python -m tools.dashboards
 
 manifests: setup ## render deploy/ from the Helm chart, charts/fracgpu, and write its schema (needs helm)
 	$(BIN)/python -m tools.manifests

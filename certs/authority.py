@@ -16,6 +16,14 @@ _ORGANIZATION: Final = "FracGPU"
 # Clocks differ, so certificates are valid from this long before they are issued.
 _BACKDATED: Final = timedelta(minutes=5)
 _COMMON_NAME_LIMIT: Final = 64  # characters, ub-common-name of RFC 5280
+# What the library raises for a certificate that it cannot read as a whole.
+_UNREADABLE: Final = (
+    ValueError,
+    UnsupportedAlgorithm,
+    x509.DuplicateExtension,
+    x509.InvalidVersion,
+    x509.UnsupportedGeneralNameType,
+)
 
 
 class AuthorityError(Exception):
@@ -132,7 +140,7 @@ def split(bundle_pem: bytes) -> tuple[bytes, ...]:
         return ()
     try:
         certificates = x509.load_pem_x509_certificates(bundle_pem)
-    except ValueError as error:
+    except _UNREADABLE as error:
         raise AuthorityError(f"the CA bundle cannot be read: {error}") from error
     return tuple(each.public_bytes(serialization.Encoding.PEM) for each in certificates)
 
@@ -140,7 +148,7 @@ def split(bundle_pem: bytes) -> tuple[bytes, ...]:
 def _load(cert_pem: bytes) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificate(cert_pem)
-    except ValueError as error:
+    except _UNREADABLE as error:
         raise AuthorityError(f"the certificate cannot be read: {error}") from error
 
 
@@ -153,7 +161,11 @@ def _read_pair(pair: Pair) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey
         raise AuthorityError("the private key cannot be read") from None
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise AuthorityError(f"the private key is {type(key).__name__}; want an ECDSA key")
-    if key.public_key() != certificate.public_key():
+    try:
+        belongs = key.public_key() == certificate.public_key()
+    except _UNREADABLE:  # no algorithm that the library knows
+        belongs = False
+    if not belongs:
         raise AuthorityError("the private key does not belong to the certificate")
     return certificate, key
 
@@ -162,19 +174,17 @@ def _facts(certificate: x509.Certificate) -> CertificateInfo:
     try:
         extensions = certificate.extensions
         own, issuer = _key_ids(certificate, extensions)
-        is_ca = _is_ca(extensions)
-        names = _names(extensions)
-    except (ValueError, UnsupportedAlgorithm) as error:
+        return CertificateInfo(
+            not_before=certificate.not_valid_before_utc,
+            not_after=certificate.not_valid_after_utc,
+            names=_names(extensions),
+            fingerprint=certificate.fingerprint(hashes.SHA256()).hex(),
+            key_id=own.hex(),
+            issuer_key_id=issuer.hex(),
+            is_ca=_is_ca(extensions),
+        )
+    except _UNREADABLE as error:
         raise AuthorityError(f"the certificate cannot be read: {error}") from error
-    return CertificateInfo(
-        not_before=certificate.not_valid_before_utc,
-        not_after=certificate.not_valid_after_utc,
-        names=names,
-        fingerprint=certificate.fingerprint(hashes.SHA256()).hex(),
-        key_id=own.hex(),
-        issuer_key_id=issuer.hex(),
-        is_ca=is_ca,
-    )
 
 
 def _key_ids(certificate: x509.Certificate, extensions: x509.Extensions) -> tuple[bytes, bytes]:

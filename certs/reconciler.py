@@ -6,7 +6,7 @@ server in each pass, so a restart forgets only how long an authority has been tr
 delays the next step.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
@@ -34,6 +34,7 @@ from certs.trust.served_certificates import ServedCertificates
 from certs.work_loop import LOOK_AT_LEAST_EVERY, REPLICAS_EVERY, LookAgain, WorkLoop
 from kube.client import KubeClient
 from kube.kinds import DAEMONSETS, DEPLOYMENTS
+from kube.transport import ServerVersion
 from process.clock import Clock
 from process.tls import CA_KEY, CERT_KEY, PRIVATE_KEY_KEY
 
@@ -107,8 +108,9 @@ class Reconciler(WorkLoop):
         namespace: str,
         desired: DesiredCertificates,
         metrics: CertsMetrics,
+        server: Callable[[], Awaitable[ServerVersion]] | None = None,
     ) -> None:
-        super().__init__(clock, metrics)
+        super().__init__(clock, metrics, server=server)
         self._client = client
         self._store = CertStore(client, namespace=namespace)
         self._replicas = ServedCertificates(client, namespace=namespace)

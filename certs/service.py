@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -19,12 +20,14 @@ from kube.access import connect
 from kube.client import KubeClient
 from kube.informer import Informer
 from kube.kinds import MUTATING_WEBHOOKS, SECRETS, VALIDATING_WEBHOOKS, Kind
+from kube.transport import ApiTransport
 from process.clock import Clock, SystemClock
 from process.lifecycle import Running, Service
 from process.telemetry import ReadyGate, TelemetryServer, new_registry
 
 OWN: Final = "own"
 NODE: Final = "node"
+_VERSION_LIMIT_S: Final = 10.0
 
 
 def build(settings: CertsSettings) -> Service:
@@ -127,7 +130,16 @@ def _loop(
     namespace = settings.namespace
     if settings.mode == OWN:
         desired = desired_of(settings)
-        return Reconciler(client, clock, namespace=namespace, desired=desired, metrics=metrics)
+        transport = client.transport
+        assert isinstance(transport, ApiTransport), "the client is one of kube.access"  # noqa: S101
+        return Reconciler(
+            client,
+            clock,
+            namespace=namespace,
+            desired=desired,
+            metrics=metrics,
+            server=partial(transport.version, timeout_s=_VERSION_LIMIT_S),
+        )
     if settings.mode == NODE:
         node = desired_node_files_of(settings)
         return NodeFiles(

@@ -2,6 +2,7 @@
 
 import asyncio
 from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -9,6 +10,7 @@ import structlog
 
 from certs.metrics import CertsMetrics
 from kube.errors import KubeError
+from kube.transport import ServerVersion
 from process.clock import Clock, wait_at_most
 
 log = structlog.get_logger()
@@ -22,15 +24,37 @@ _AGAIN_FIRST: Final = timedelta(milliseconds=20)
 _AGAIN_DOUBLINGS: Final = 8
 
 
+# Beyond these a certificate made now is not valid yet for the API server, or much too short.
+_MOST_AHEAD: Final = timedelta(minutes=4)
+_MOST_BEHIND: Final = timedelta(days=1)
+
+
+class ClockDiffers(Exception):  # noqa: N818 - says what is wrong
+    """This machine's clock and the API server's do not agree."""
+
+
 class LookAgain(Exception):  # noqa: N818 - not an error
     """What was read is stale: an object was written since, by us or by another writer."""
 
 
 class WorkLoop(ABC):
-    """Reads everything again in each pass, so that a restart loses no state."""
+    """Reads everything again in each pass, so that a restart loses no state.
 
-    def __init__(self, clock: Clock, metrics: CertsMetrics) -> None:
+    Args:
+        clock: this machine's.
+        metrics: count what failed.
+        server: asks the API server for its time; nothing is done while the two differ.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        metrics: CertsMetrics,
+        *,
+        server: Callable[[], Awaitable[ServerVersion]] | None = None,
+    ) -> None:
         self._clock = clock
+        self._server = server
         self._metrics = metrics
         self._changed = asyncio.Event()
         self._restless = 0
@@ -60,7 +84,13 @@ class WorkLoop(ABC):
     async def run_once(self) -> timedelta:
         """Reconcile once; return how long to wait for the next pass."""
         try:
+            await self._compare_clocks()
             pause = await self._go_round(self._clock.now())
+        except ClockDiffers as error:
+            if str(error) != self.problem:
+                log.warning("clock_differs", reason=str(error))
+            self.problem = str(error)
+            return _RETRY
         except LookAgain:
             self._restless = min(self._restless + 1, _AGAIN_DOUBLINGS)
             return _AGAIN_FIRST * (1 << self._restless)
@@ -71,3 +101,19 @@ class WorkLoop(ABC):
             return _RETRY
         self._restless = 0
         return pause
+
+    async def _compare_clocks(self) -> None:
+        """Raise if a certificate that is made now would be no good for the API server."""
+        if self._server is None:
+            return
+        before = self._clock.now()
+        answer = await self._server()
+        ahead = answer.ahead(before=before, after=self._clock.now())
+        if ahead is None or -_MOST_BEHIND <= ahead <= _MOST_AHEAD:
+            return
+        minutes = round(abs(ahead) / timedelta(minutes=1))
+        where = "ahead of" if ahead > timedelta(0) else "behind"
+        raise ClockDiffers(
+            f"this machine's clock is {minutes} minutes {where} the API server's, for which a "
+            "certificate made now would not be valid; set one of them right (NTP)"
+        )

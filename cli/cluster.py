@@ -182,7 +182,9 @@ def cluster_state_of(
     withheld = (
         "perhaps a quota forbids it: you may not list resourcequotas"
         if observed.quotas is None
-        else quota_problem(subject.info, observed.quotas, observed.claims.values())
+        else quota_problem(
+            subject.info, observed.quotas, observed.claims.values(), pods=pods.values()
+        )
     )
     of_claim = (
         "" if subject.info.record.node else describe_claim(subject.info, claim, withheld=withheld)

@@ -142,7 +142,7 @@ def strict_mapping(text: str) -> dict[str, Any]:
         # _StrictLoader is a SafeLoader: it builds nothing but plain values.
         found = yaml.load(text, Loader=_StrictLoader)  # noqa: S506
     except yaml.YAMLError as error:
-        raise ValueError(f"not YAML: {error}") from error
+        raise ValueError(f"not YAML: {' '.join(str(error).split())}") from error  # on one line
     except (RecursionError, OverflowError) as error:
         raise ValueError(f"YAML that cannot be read: {error}") from error
     if found is None:
@@ -155,8 +155,20 @@ def strict_mapping(text: str) -> dict[str, Any]:
 class _StrictLoader(yaml.SafeLoader):
     """A safe loader that refuses duplicate keys, of which PyYAML silently keeps the last.
 
-    And 010, which YAML 1.1 reads as 8, and 1:30, which it reads as 90.
+    And 010, which YAML 1.1 reads as 8, and 1:30, which it reads as 90; and aliases, with which a
+    few lines stand for more values than memory holds.
     """
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            event = self.peek_event()  # type: ignore[no-untyped-call]
+            raise yaml.composer.ComposerError(
+                None,
+                None,
+                f"*{event.anchor} is an alias; want its value written out",
+                event.start_mark,
+            )
+        return super().compose_node(parent, index)
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
         digits = str(node.value).lstrip("+-")

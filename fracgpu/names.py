@@ -178,6 +178,7 @@ CLAIM_PREFIX: Final = "fracgpu-"
 CORDONED_TAINT: Final = "fracgpu.io/cordoned"
 RESERVED_TAINT: Final = "fracgpu.io/reserved"
 KEPT_TAINT: Final = "fracgpu.io/kept"
+FREED_ON: Final = "fracgpu.io/freed-on"  # of a claim: where others are preempted for it
 MANAGED_BY_LABEL: Final = "app.kubernetes.io/managed-by"
 MANAGED_BY: Final = "fracgpu"
 _MADE_FOR_A_POD: Final = re.compile(f"{CLAIM_PREFIX}[0-9a-f]{{10}}")

@@ -180,8 +180,17 @@ class LeaderElector:
                         return
             except (KubeError, TimeoutError) as error:
                 _log.warning("lease_not_acquired", lease=self._name, error=str(error))
-            # Jitter as in client-go: candidates that started together drift apart.
-            await self._clock.sleep(self.times.retry_s * random.uniform(1.0, 1.2))  # noqa: S311
+            await self._clock.sleep(self._pause_s())
+
+    def _pause_s(self) -> float:
+        """Return how long not to look; no longer than to the moment when the lease expires.
+
+        With jitter, as in client-go: candidates that started together drift apart.
+        """
+        jitter_s = self.times.retry_s * random.uniform(0.05, 0.2)  # noqa: S311
+        left_s = self._observed.at_s + self._observed.lasts_s - self._clock.monotonic()
+        whole_s = self.times.retry_s
+        return (min(whole_s, left_s) if left_s > 0 else whole_s) + jitter_s
 
     async def renew_until_lost(self) -> None:
         """Renew every ``retry_s``; end only by raising.

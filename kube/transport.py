@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode, urlsplit
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import ssl
 
 _VERSION = "/version"
+_ONE_SECOND = timedelta(seconds=1)  # a Date has no fractions of it
 _CONNECT_LIMIT_S = 10.0
 _CONNECTIONS = 100  # at once; kubernetes-asyncio's default
 _READ_BUFFER = 1 << 21  # bytes, as kubernetes-asyncio has it: an event may be 1.5 MiB long
@@ -39,6 +40,20 @@ class ServerVersion:
 
     git_version: str
     time: datetime | None
+
+    def ahead(self, *, before: datetime, after: datetime) -> timedelta | None:
+        """Return by how much a clock is ahead of the server's; None if that did not say the time.
+
+        That is right however long the answer took.
+
+        Args:
+            before: the clock's time when the question was sent.
+            after: its time when the answer had come.
+        """
+        if self.time is None:
+            return None
+        nothing = timedelta(0)
+        return max(before - (self.time + _ONE_SECOND), nothing) or min(after - self.time, nothing)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

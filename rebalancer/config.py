@@ -170,7 +170,10 @@ def _time(value: object) -> datetime:
     # YAML makes a time of what looks like one; without an offset it is nobody's time.
     if not isinstance(value, datetime) or value.tzinfo is None:
         raise ValueError(f"{_shown(value)}; want a time with an offset, e.g. 2026-01-31T12:00:00Z")
-    return value.astimezone(UTC)
+    try:
+        return value.astimezone(UTC)
+    except OverflowError:  # in the first or last year
+        raise ValueError(f"{_shown(value)}; want a time that exists in UTC") from None
 
 
 def _freezes(value: object) -> tuple[ChangeFreeze, ...]:

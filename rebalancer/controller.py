@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 import structlog
 
-from fracgpu.cards.card import CardUuid, NodeCards
+from fracgpu.cards.card import CardUuid
 from fracgpu.disruption.brakes import (
     OpenBreaker,
     effective_mode,
@@ -144,17 +144,19 @@ class Controller:
             measured = await parts.usage.observe(cards, policy)
             if measured.at_s is not None:
                 await parts.loads.observe(policy, at_s=measured.at_s)
-        await self._advance_heat(cards, measured, policy, now=now)
+        before, past = self._heat, self._past()
+        self._heat = advance_all(before, measured.usage, past, policy=policy, now=now)
         state = parts.cache.disruption_state(
             usage=measured.usage,
             heat=self._heat,
-            past=self._past(),
+            past=past,
             strategy=parts.placement.value,
             scheduler_name=parts.scheduler_name,
             leading_since=self._leading_since or now,
             now=now,
         )
-        state = replace(state, history=parts.loads.history(state.past))
+        state = replace(state, history=parts.loads.history(past))
+        await self._report_hot(state, cards, before, policy)
 
         context = StepContext(state=state, nodes=parts.cache.nodes, policy=policy, now=now)
         for record in parts.store.records:
@@ -177,29 +179,22 @@ class Controller:
         await self._cordon(replace(state, past=self._past()), policy, now=now)
         self._count(state, plan, measured, policy, now=now)
 
-    async def _advance_heat(
+    async def _report_hot(
         self,
+        state: DisruptionState,
         nodes: Mapping[CardUuid, str],
-        measured: Measured,
+        before: Mapping[CardUuid, CardHeat],
         policy: RebalancerPolicy,
-        *,
-        now: datetime,
     ) -> None:
-        """Advance every card's heat, and report each card that became hot.
-
-        *nodes* has the node of each measured card, even if the node was deleted meanwhile.
-        """
-        before = self._heat
-        past = self._past()
-        self._heat = advance_all(before, measured.usage, past, policy=policy, now=now)
-        for card, card_heat in sorted(self._heat.items()):
+        """Report each card that became hot; *nodes* has its node, even if that is gone by now."""
+        for card, card_heat in sorted(state.heat.items()):
             was_hot = card in before and before[card].heat is Heat.HOT
-            reading = measured.usage[card].reading
+            reading = state.reading(card)
             if card_heat.heat is Heat.HOT and not was_hot and reading is not None:
                 await self._parts.reporter.hot_card(
                     card,
                     node=nodes[card],
-                    display=_display(self._parts.cache.nodes.get(nodes[card]), card),
+                    display=state.display(card),
                     reading=reading,
                     policy=policy,
                 )
@@ -249,7 +244,6 @@ class Controller:
             move,
             context.state,
             policy=context.policy,
-            config_hash=context.policy.digest,
             now=now,
             holds=not dry_run,
         )
@@ -349,12 +343,3 @@ def has_slot(
     """Report whether one more move may be under way; those of one plan count as one."""
     under_way = {other.move.plan or other.id for other in records if other.phase in UNDER_WAY}
     return len(under_way - {record.move.plan}) < policy.max_in_flight
-
-
-def _display(node: NodeCards | None, card: CardUuid) -> str:
-    """Return the card's node and index; its UUID if the node is gone."""
-    if node is None:
-        return card
-    return next(
-        (f"{node.node}/{known.index}" for known in node.cards if known.uuid == card), str(card)
-    )

@@ -74,15 +74,15 @@ def decisions(state: DisruptionState, plan: Plan) -> list[dict[str, Any]]:
             "busy_ratio": move.busy_ratio,
         }
         entry = {
-            "card": _display(state, move.source),
+            "card": state.display(move.source),
             "outcome": "move",
             "pod_uid": move.pod_uid,
-            "target": _display(state, move.target),
+            "target": state.display(move.target),
             "level_ratio": move.level_ratio,
         }
         found.append({**entry, **_candidates(by_card.pop(move.source, []), chosen)})
     for subject, held in by_card.items():
-        name = _display(state, CardUuid(subject))
+        name = state.display(CardUuid(subject))
         found.append({"card": name, "outcome": "held", **_candidates(held)})
     return found
 
@@ -100,9 +100,3 @@ def _refused(hold: HeldBack) -> dict[str, Any]:
     if hold.detail:
         entry["detail"] = shorten(hold.detail, limit=_MOST_CHARS)
     return entry
-
-
-def _display(state: DisruptionState, card: CardUuid) -> str:
-    """Return a card's node and index, by which people know it; what is no card as it is."""
-    info = state.snapshot.card(card)
-    return f"{state.node_of(card)}/{info.card.index}" if info else card

@@ -15,7 +15,7 @@ from fracgpu.cards.card import CardUuid
 from fracgpu.disruption.brakes import OpenBreaker
 from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.disruption.heat import CardReading, unrelievable
-from fracgpu.disruption.move import ENDED, Ending
+from fracgpu.disruption.move import CARRIED_OUT, ENDED, Ending
 from fracgpu.disruption.policy import RebalancerPolicy
 from fracgpu.state.move_object import MovePhase
 from kube.events import EventLevel, Regarding
@@ -68,37 +68,30 @@ class EventReporter:
         self._namespace = namespace
 
     async def config_refused(self, problem: str) -> None:
-        """Record an Event on the ConfigMap, where the author of the edit looks."""
-        regarding = Regarding(kind=CONFIGMAPS, name=names.CONFIG_MAP, namespace=self._namespace)
-        await self._events.emit(
-            regarding,
-            reason="ConfigRefused",
-            note=f"key rebalancer is not in use, the last good one is: {problem}",
-            level=EventLevel.WARNING,
+        await self._warn(
+            "ConfigRefused", f"key rebalancer is not in use, the last good one is: {problem}"
         )
 
     async def settings_ignored(self, keys: Sequence[str]) -> None:
-        """Record an Event on the ConfigMap that has keys of earlier versions."""
         log.warning("settings_ignored", keys=keys)
-        await self._events.emit(
-            Regarding(kind=CONFIGMAPS, name=names.CONFIG_MAP, namespace=self._namespace),
-            reason="SettingsIgnored",
-            note=f"keys below rebalancer that set nothing any more: {', '.join(keys)}; see "
+        await self._warn(
+            "SettingsIgnored",
+            f"keys below rebalancer that set nothing any more: {', '.join(keys)}; see "
             "docs/rebalancer-settings.md#keys-of-earlier-versions",
-            level=EventLevel.WARNING,
         )
 
     async def breaker_opened(self, breaker: OpenBreaker) -> None:
-        """Record an Event on the ConfigMap, which is where a breaker can be reset."""
         log.error("breaker_opened", breaker=breaker.breaker.value, why=breaker.why)
-        regarding = Regarding(kind=CONFIGMAPS, name=names.CONFIG_MAP, namespace=self._namespace)
-        await self._events.emit(
-            regarding,
-            reason="BreakerOpened",
-            note=f"moves are only shown, not made: {breaker}; to close it earlier, set "
+        await self._warn(
+            "BreakerOpened",
+            f"moves are only shown, not made: {breaker}; to close it earlier, set "
             "resetBreakersAt in the key rebalancer to the present time",
-            level=EventLevel.WARNING,
         )
+
+    async def _warn(self, reason: str, note: str) -> None:
+        """Record an Event on the ConfigMap, where the author of the policy looks."""
+        regarding = Regarding(kind=CONFIGMAPS, name=names.CONFIG_MAP, namespace=self._namespace)
+        await self._events.emit(regarding, reason=reason, note=note, level=EventLevel.WARNING)
 
     async def hot_card(
         self,
@@ -141,9 +134,14 @@ class EventReporter:
             dry_run=record.dry_run,
         )
         would = "would" if record.dry_run else "will"
-        source = record.spec.source.display
+        waiting = _waiting(record)
+        cause = (
+            f"for which pod {waiting} waits"
+            if waiting
+            else f"which is busy {move.level_ratio:.0%} of the time"
+        )
         note = (
-            f"pod {move.pod} {would} be moved off card {source}, {_cause(record)}; "
+            f"pod {move.pod} {would} be moved off card {record.spec.source.display}, {cause}; "
             f"card {record.spec.target.display} has room"
         )
         await self._tell(record, "MovePlanned", note)
@@ -152,90 +150,71 @@ class EventReporter:
         self, action: Action, record: MoveRecord, result: EvictionResult, policy: RebalancerPolicy
     ) -> None:
         """Report how the API server answered a step."""
-        allowed = result.outcome is EvictionOutcome.ALLOWED
-        if action is Action.PREFLIGHT:
-            self._metrics.dry_runs.labels(result.outcome.value).inc()
-            _log_answer("eviction_rehearsed", record, result)
-        elif action is Action.EVICT:
-            self._metrics.evictions.labels(result.outcome.value).inc()
-            _log_answer("eviction_answered", record, result)
-        elif action is Action.NOTICE and allowed:
-            await self.noticed(record, policy=policy)
-        elif action is Action.RELEASE and allowed:
-            await self.surge_started(record)
-        elif action is Action.RESTORE and allowed:
-            await self.rolled_back(record)
+        pod = record.move.pod
+        if action in (Action.PREFLIGHT, Action.EVICT):
+            rehearsed = action is Action.PREFLIGHT
+            counter = self._metrics.dry_runs if rehearsed else self._metrics.evictions
+            counter.labels(result.outcome.value).inc()
+            log.info(
+                "eviction_rehearsed" if rehearsed else "eviction_answered",
+                move=record.id,
+                pod=pod,
+                outcome=result.outcome.value,
+                detail=result.detail,
+            )
+        if result.outcome is not EvictionOutcome.ALLOWED:
+            return
+        if action is Action.NOTICE:
+            at = record.phase_since + notice_of(record, policy)
+            await self._tell(record, "MoveNoticed", f"{_leaving(record)} at {at:%H:%M:%S} UTC")
+        elif action is Action.RELEASE:
+            log.info("surge_started", move=record.id, pod=pod)
+            target = record.spec.target.display
+            note = f"{_leaving(record)}: its ReplicaSet makes a replacement, for card {target}"
+            await self._tell(record, "SurgeStarted", note)
+        elif action is Action.RESTORE:
+            self._metrics.reverts.inc()
+            log.warning("surge_rolled_back", move=record.id, pod=pod, why=record.detail)
+            note = (
+                f"pod {pod} stays on card {record.spec.source.display}, and goes back to its "
+                f"ReplicaSet: {record.detail}"
+            )
+            await self._tell(record, "RolledBack", note, level=EventLevel.WARNING)
 
     async def entered(self, record: MoveRecord, before: MoveRecord, context: StepContext) -> None:
         """Report that a move came to another phase than that of *before*."""
         if not record.dry_run:
             in_phase_s = before.age(now=context.now).total_seconds()
             self._metrics.phase_s.labels(before.phase.name.lower()).observe(in_phase_s)
+        pod, source = record.move.pod, record.spec.source.display
         if record.phase is MovePhase.REPLACEMENT_READY:
-            await self.replacement_ready(record)
+            log.info("replacement_ready", move=record.id, replacement=record.replacement)
+            note = f"{record.replacement} is Ready on card {_landed(record)}; {_leaving(record)}"
+            await self._tell(record, "ReplacementReady", note)
         elif record.phase is MovePhase.EVICTED and before.phase is MovePhase.EVICTING:
-            await self.evicted(record)
+            log.info("pod_evicted", move=record.id, pod=pod, card=record.move.source)
+            waiting = _waiting(record)
+            aim = f"free card {source} for pod {waiting}" if waiting else f"relieve card {source}"
+            await self._tell(record, "Evicted", f"pod {pod} was evicted to {aim}")
         elif record.phase is MovePhase.VERIFYING:
-            await self.completed(record, before, context.state, policy=context.policy)
+            await self._completed(record, before, context)
         elif record.phase in ENDED:
             if before.phase is MovePhase.VERIFYING and record.ending is not Ending.UNVERIFIED:
                 relief = verification(before, context).relief_ratio
                 self._metrics.relief.inc(100 * max(0.0, relief))
             await self.ended(record)
 
-    async def noticed(self, record: MoveRecord, *, policy: RebalancerPolicy) -> None:
-        """Report to the pod, in an Event, when it is going to be disturbed."""
-        at = record.phase_since + notice_of(record, policy)
-        note = f"{_leaving(record)} at {at:%H:%M:%S} UTC"
-        await self._tell(record, "MoveNoticed", note)
-
-    async def surge_started(self, record: MoveRecord) -> None:
-        """Report that the pod was released, so that its ReplicaSet makes the replacement."""
-        log.info("surge_started", move=record.id, pod=record.move.pod)
-        target = record.spec.target.display
-        note = f"{_leaving(record)}: its ReplicaSet makes a replacement, for card {target}"
-        await self._tell(record, "SurgeStarted", note)
-
-    async def replacement_ready(self, record: MoveRecord) -> None:
-        """Report that the replacement is Ready beside the pod."""
-        log.info("replacement_ready", move=record.id, replacement=record.replacement)
-        note = f"{record.replacement} is Ready on card {_landed(record)}; {_leaving(record)}"
-        await self._tell(record, "ReplacementReady", note)
-
-    async def rolled_back(self, record: MoveRecord) -> None:
-        """Report that a surge was undone: the pod has its label back."""
-        self._metrics.reverts.inc()
-        log.warning("surge_rolled_back", move=record.id, pod=record.move.pod, why=record.detail)
-        note = (
-            f"pod {record.move.pod} stays on card {record.spec.source.display}, and goes back to "
-            f"its ReplicaSet: {record.detail}"
-        )
-        await self._tell(record, "RolledBack", note, level=EventLevel.WARNING)
-
-    async def evicted(self, record: MoveRecord) -> None:
-        log.info("pod_evicted", move=record.id, pod=record.move.pod, card=record.move.source)
-        source, waiting = record.spec.source.display, _waiting(record)
-        aim = f"to free card {source} for pod {waiting}" if waiting else f"to relieve card {source}"
-        note = f"pod {record.move.pod} was evicted {aim}"
-        await self._tell(record, "Evicted", note)
-
-    async def completed(
-        self,
-        record: MoveRecord,
-        before: MoveRecord,
-        state: DisruptionState,
-        *,
-        policy: RebalancerPolicy,
+    async def _completed(
+        self, record: MoveRecord, before: MoveRecord, context: StepContext
     ) -> None:
         """Report a ready replacement; *before* is the record of the previous phase."""
-        move = record.move
-        self._metrics.unavailable_s.observe(
-            (record.phase_since - before.phase_since).total_seconds()
-        )
+        move, metrics = record.move, self._metrics
+        metrics.unavailable_s.observe((record.phase_since - before.phase_since).total_seconds())
         if record.landed != move.target:
-            self._metrics.misplaced.inc()
-        if _returned(record, state, within=timedelta(seconds=policy.return_cooldown_s)):
-            self._metrics.ping_pongs.inc()
+            metrics.misplaced.inc()
+        within = timedelta(seconds=context.policy.return_cooldown_s)
+        if _returned(record, context.state, within=within):
+            metrics.ping_pongs.inc()
         log.info(
             "move_completed",
             move=record.id,
@@ -252,6 +231,7 @@ class EventReporter:
         await self._tell(record, "MoveCompleted", note)
 
     async def ended(self, record: MoveRecord) -> None:
+        """Report how a move ended; only bad news is an Event."""
         ending = record.ending
         assert ending is not None, "a record that ended without an ending"  # noqa: S101
         mode = "dryRun" if record.dry_run else record.mode.value.lower()
@@ -272,7 +252,7 @@ class EventReporter:
             self._metrics.lost_pods.inc()
         elif ending is Ending.MISPLACED:
             self._metrics.misplaced.inc()
-        if ending not in (Ending.RELIEVED, Ending.USELESS, Ending.UNVERIFIED, Ending.DRY_RUN):
+        if ending not in CARRIED_OUT | {Ending.DRY_RUN}:
             note = f"{_move(record)} was given up ({ending.value}): {record.detail}"
             await self._tell(record, "MoveAborted", note, level=EventLevel.WARNING)
 
@@ -303,13 +283,6 @@ def _waiting(record: MoveRecord) -> str:
     """Return the pod that the move makes room for; empty if it relieves its source."""
     beneficiary = record.spec.beneficiary
     return f"{beneficiary.namespace}/{beneficiary.name}" if beneficiary else ""
-
-
-def _cause(record: MoveRecord) -> str:
-    waiting = _waiting(record)
-    if waiting:
-        return f"for which pod {waiting} waits"
-    return f"which is busy {record.move.level_ratio:.0%} of the time"
 
 
 def _node(name: str) -> Regarding:
@@ -344,14 +317,4 @@ def _returned(record: MoveRecord, state: DisruptionState, *, within: timedelta) 
         and record.phase_since - move.started_at < within
         and not (move.useless and move.replacement_uid == record.move.pod_uid)
         for move in state.past
-    )
-
-
-def _log_answer(event: str, record: MoveRecord, result: EvictionResult) -> None:
-    log.info(
-        event,
-        move=record.id,
-        pod=record.move.pod,
-        outcome=result.outcome.value,
-        detail=result.detail,
     )

@@ -23,7 +23,7 @@ from fracgpu.disruption.heat import (
     heat_cause,
     unrelievable,
 )
-from fracgpu.disruption.move import Ending, HoldReason, Plan
+from fracgpu.disruption.move import CARRIED_OUT, Ending, HoldReason, Plan
 from fracgpu.disruption.policy import RebalancerPolicy
 from fracgpu.state.move_object import MovePhase
 from process.clock import Clock
@@ -47,12 +47,11 @@ BLIND_REASONS: Final = (
 )
 
 MOVE_MODES: Final = ("surge", "evict", "dryRun")
-_CARRIED_OUT: Final = (Ending.RELIEVED, Ending.USELESS, Ending.UNVERIFIED, Ending.DRY_RUN)
 
 
 def move_labels(mode: str, ending: Ending) -> tuple[str, str, str]:
     """Return the labels of an ended move: its mode, how far it came, and how it ended."""
-    return mode, "done" if ending in _CARRIED_OUT else "aborted", ending.value
+    return mode, "done" if ending in CARRIED_OUT | {Ending.DRY_RUN} else "aborted", ending.value
 
 
 class RebalancerMetrics:

@@ -30,7 +30,7 @@ from rebalancer.moves.executor import MoveExecutor
 from rebalancer.moves.janitor import Janitor
 from rebalancer.moves.observer import Observer
 from rebalancer.moves.record import MoveStore
-from rebalancer.moves.side_effects import Evictor, SideEffects
+from rebalancer.moves.side_effects import SideEffects
 from rebalancer.settings import RebalancerSettings
 from rebalancer.usage.credentials import CredentialFiles
 from rebalancer.usage.measured import LoadRecorder, MeasuredUsage
@@ -141,7 +141,7 @@ def running(  # noqa: PLR0913 - the parts of one process
             store=store,
             executor=MoveExecutor(
                 Observer(client),
-                SideEffects(writer, Evictor(writer)),
+                SideEffects(writer),
                 reporter,
                 store.put,
             ),

@@ -20,6 +20,7 @@ from fracgpu.request.need import Strategy
 from fracgpu.state.bound_pod_index import BoundPodIndex
 from fracgpu.state.ledger import Ledger
 from fracgpu.state.pod_info import PodInfo
+from fracgpu.state.snapshot import NodeInfo
 from process.clock import Clock
 from scheduler.cache.change_signal import ChangeSignal
 from scheduler.cache.event_handlers import ClusterEventHandlers
@@ -111,6 +112,10 @@ class SchedulerCore:
         if len(result.passed) == 1 and pod.need is not None:
             return result.passed[0]
         return result.best()
+
+    def node(self, name: str) -> NodeInfo | None:
+        """Return a node as it is now: the same object for as long as nothing of it changes."""
+        return self.ledger.node(name, now=self._clock.now())
 
     def cards_on(self, pod: PodInfo, node: str) -> Placement | NoPlacement | None:
         """Return the cards that a Binding of the pod to *node* would assign.

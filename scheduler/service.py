@@ -51,9 +51,10 @@ from scheduler.claims.cache import (
     uid_of,
 )
 from scheduler.claims.controller import ClaimController
+from scheduler.claims.gangs import ClaimGangs
 from scheduler.claims.planner import ClaimPlanner
 from scheduler.claims.preemption import Preemptions
-from scheduler.claims.quota import ClaimQuota
+from scheduler.claims.quota import ClaimQuota, Quotas
 from scheduler.core import SchedulerCore
 from scheduler.extender.api import pending_only
 from scheduler.extender.bind import Binder
@@ -129,6 +130,7 @@ class _Shared:
         self._clock = clock
         identity = settings.identity or socket.gethostname()
         self.metrics = SchedulerMetrics(registry)
+        self.activity = RequestActivity()
         self.recorder = EventRecorder(client, "fracgpu-scheduler", clock, instance=identity)
         self.refused = RefusedConfigReporter(
             self.recorder, name=settings.config_map, namespace=settings.namespace
@@ -190,7 +192,6 @@ class _Shared:
         pods: Callable[[], Iterable[AnyPod]],
         moves: Callable[[], Iterable[MoveClaims]],
         moves_served: Callable[[], bool],
-        activity: RequestActivity | None = None,
     ) -> dict[str, Callable[[], Awaitable[None]]]:
         """Return the tasks that compare, tell and learn, beside those that place pods."""
         core, metrics, gate = self.core, self.metrics, self.leader_gate
@@ -217,7 +218,7 @@ class _Shared:
         pool_events = PoolEvents(
             self.recorder, waiting=lambda: waiting.by_uid, nodes=nodes, clock=clock
         )
-        learner = WorkloadLearner(core.least_waste, activity)
+        learner = WorkloadLearner(core.least_waste, self.activity)
         learn = partial(learner.run, clock, core.changes, every_s=_LEARN_S)
         return {
             "audit": gate.once_listed(comparer.run),
@@ -313,35 +314,45 @@ class _ClaimParts:
         self.claims = Informer(
             client, RESOURCE_CLAIMS, decode=decode_claim, on_change=cache.claim_changed
         )
-        self.quotas = Informer(
+        quotas = Quotas(lambda namespace: self.controller.quota_changed(namespace))  # noqa: PLW0108
+        self.quotas = Informer(client, RESOURCE_QUOTAS, decode=read_quota, on_change=quotas.changed)
+        planner = ClaimPlanner(shared.core, cache.nodes)
+        preemptions = Preemptions(
             client,
-            RESOURCE_QUOTAS,
-            decode=read_quota,
-            on_change=lambda change: self.controller.quota_changed(change.key.namespace),
+            cache,
+            shared.core,
+            shared.preemptor(budgets),
+            clock=clock,
+            leads=lambda: shared.leader_gate.leads,
+            limit_s=settings.bind_timeout_s,
+            on_evicted=lambda *one: self.controller.preempted(*one),  # noqa: PLW0108
         )
+        quota = ClaimQuota(cache, quotas.of)
         self.controller = ClaimController(
             client,
             cache,
-            ClaimPlanner(shared.core, cache.nodes),
-            Preemptions(
-                client,
-                cache,
+            planner,
+            preemptions,
+            quota,
+            ClaimGangs(
                 shared.core,
-                shared.preemptor(budgets),
+                cache,
+                planner,
+                preemptions,
+                quota,
                 clock=clock,
-                leads=lambda: shared.leader_gate.leads,
-                limit_s=settings.bind_timeout_s,
-                on_evicted=lambda *one: self.controller.preempted(*one),  # noqa: PLW0108
+                on_due=lambda uid: self.controller.note(uid),  # noqa: PLW0108
             ),
-            ClaimQuota(cache, lambda: self.quotas.items().values()),
             find=self.pods.get,
             leads=lambda: shared.leader_gate.leads,
             recorder=shared.recorder,
             clock=clock,
             limit_s=settings.bind_timeout_s,
+            activity=shared.activity,
             on_outcome=shared.metrics.claim,
         )
 
+        shared.page.board.claim_status = self.controller.status_of
         self.lists = _Lists(
             tasks={"claims of pods": shared.leader_gate.once_listed(self.controller.run)},
             watched={
@@ -484,13 +495,11 @@ def _wire(
         host_left=core.host_left,
         groups=BindGroups(clock, pause_s=settings.bind_pause_s),
     )
-    activity = RequestActivity()
     upkeep = shared.upkeep(
         nodes=lists.nodes,
         pods=lists.holders,
         moves=lambda: moves.items().values(),
         moves_served=lambda: moves.served,
-        activity=activity,
     )
     return Running(
         tasks={
@@ -529,7 +538,7 @@ def _wire(
                 ssl_context=None if tls is None else tls.context,
                 on_filtered=page.answers.note,
                 narrow=narrowed if settings.narrow_filter else None,
-                activity=activity,
+                activity=shared.activity,
                 find=find,
             ),
             *page.servers(leader_gate),

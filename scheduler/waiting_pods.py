@@ -12,7 +12,7 @@ from fracgpu.state.pod_info import PodInfo
 from kube.informer import Change, ChangeType
 from process.clock import Clock
 from scheduler.cache.event_handlers import AnyPod
-from scheduler.extender.gangs import GANG_WORDS
+from scheduler.extender.gang_room import GANG_WORDS
 from scheduler.fence import awaits_placement
 from scheduler.metrics import Waiting, WaitReason
 
@@ -74,7 +74,7 @@ class WaitingPods:
 def _reason(pod: PodInfo) -> WaitReason:
     if pod.need_problem:
         return WaitReason.REQUEST
-    if pod.unschedulable_since is None:
+    if pod.unschedulable_since is None and not pod.unschedulable_why:
         return WaitReason.NOT_TRIED
     return _reason_in(pod.unschedulable_why)
 

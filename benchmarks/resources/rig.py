@@ -23,11 +23,12 @@ from simulator.demo.client_certificate import wait_client_certificate
 from simulator.demo.rebalancer import command
 from simulator.demo.rig import prepare_cluster, running
 from simulator.demo.roles import Addresses
-from simulator.demo.service_accounts import install_rights, token_of, write_kubeconfig
+from simulator.demo.service_accounts import install_rights, token_of
 from simulator.demo.supervisor import ProcessSpec, Supervisor, why_not_ready
 from simulator.envtest.control_plane import ControlPlane
 from simulator.envtest.ports import free_ports
 from simulator.envtest.scheduler_configuration import scheduler_configuration
+from simulator.kubeconfig import write_kubeconfig
 from simulator.kubelet.kubelet import Kubelet, KubeletConfig, KubeletFolders
 from simulator.kubelet.pod_worker import BUSY_KEY
 
@@ -71,10 +72,10 @@ async def open_resources_rig(
     """
     clock = SystemClock()
     async with AsyncExitStack() as stack:
-        plane = await stack.enter_async_context(ControlPlane.start(assets, workdir / "api"))
+        plane = await stack.enter_async_context(ControlPlane.start(assets, workdir))
         kube = await stack.enter_async_context(connect(plane.kubeconfig(workdir / "kubeconfig")))
-        ports = free_ports(5 + len(_ROLES))
-        telemetry = dict(zip(_ROLES, ports[5:], strict=True))
+        ports = free_ports(4 + len(_ROLES))
+        telemetry = dict(zip(_ROLES, ports[4:], strict=True))
         addresses = Addresses(
             webhook=ports[0], extender=ports[1], page=ports[2], telemetry=telemetry
         )
@@ -87,7 +88,7 @@ async def open_resources_rig(
             ),
             env={},
         )
-        (plan,) = plan_nodes(1, _CARDS)
+        plan, _amd = plan_nodes(2, _CARDS)
         folders = KubeletFolders.under(workdir / "n")
         write_cards_file(workdir / "cards.json", cards_document(plan.cards))
         kubelet = Kubelet(kube, clock, KubeletConfig(node=plan.name, folders=folders))
@@ -109,15 +110,14 @@ async def open_resources_rig(
             kubeconfig=workdir / "kubeconfig",
             tls=tls,
         )
-        placing = Supervisor(
-            [_kube_scheduler(assets, workdir, configuration, port=ports[4])], log_dir=workdir
-        )
-        await stack.enter_async_context(running(placing.run()))
+        file = workdir / "kube-scheduler.yaml"
+        file.write_text(yaml.safe_dump(configuration))
+        await plane.start_scheduler(file)
         await _occupy(kube, plan.name)
 
         def pids() -> Mapping[str, int]:
             found = {role: supervisor.pid(role) for role in _ROLES}
-            found[KUBE_SCHEDULER] = placing.pid(KUBE_SCHEDULER)
+            found[KUBE_SCHEDULER] = plane.pids.get(KUBE_SCHEDULER)
             return {name: pid for name, pid in found.items() if pid is not None}
 
         yield ResourcesRig(
@@ -207,26 +207,6 @@ async def _spec(  # noqa: PLR0913, PLR0917 - the parts of one command line
     # It would plan nothing in its first ten minutes, which are those that are measured.
     flags_from = spec.argv.index(role) + 1
     return replace(spec, argv=(*command({"startup_grace_s": 0}), *spec.argv[flags_from:]))
-
-
-def _kube_scheduler(
-    assets: Path, workdir: Path, configuration: Mapping[str, Any], *, port: int
-) -> ProcessSpec:
-    file, own = workdir / "kube-scheduler.yaml", workdir / "kubeconfig"
-    file.write_text(yaml.safe_dump(dict(configuration)))
-    return ProcessSpec(
-        name=KUBE_SCHEDULER,
-        argv=(
-            str(assets / "kube-scheduler"),
-            f"--config={file}",
-            f"--secure-port={port}",
-            "--bind-address=127.0.0.1",
-            f"--cert-dir={workdir / 'certs-scheduler'}",
-            f"--authentication-kubeconfig={own}",
-            f"--authorization-kubeconfig={own}",
-        ),
-        env={},
-    )
 
 
 async def _occupy(kube: KubeClient, node: str) -> None:

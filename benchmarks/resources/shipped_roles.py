@@ -1,12 +1,11 @@
 """The command line of a role as ``deploy/`` ships it, for a process on loopback."""
 
-import os
 import sys
 from collections.abc import Mapping
 from typing import Any, Final
 
 from simulator.demo.service_accounts import deployed
-from simulator.demo.supervisor import ProcessSpec
+from simulator.demo.supervisor import ProcessSpec, clean_environment
 
 # What kubelet would put into the variables of a pod. The API server refuses loopback addresses in
 # an EndpointSlice; nobody calls this one.
@@ -35,7 +34,7 @@ def shipped_role(role: str, flags: Mapping[str, object]) -> ProcessSpec:
     return ProcessSpec(
         name=role,
         argv=(sys.executable, "-m", "cli", *argv),
-        env={**_environment(), **variables},
+        env={**clean_environment(), **variables},
     )
 
 
@@ -72,12 +71,3 @@ def _without(words: list[str], flags: Mapping[str, object]) -> list[str]:
             continue
         kept.append(word)
     return kept
-
-
-def _environment() -> dict[str, str]:
-    """Return the caller's environment without variables that would change a role's settings."""
-    return {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith("FRACGPU_") and name not in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST")
-    }

@@ -104,7 +104,7 @@ def _compare(workload: ReplayWorkload, options: argparse.Namespace) -> int:
         show_lines(console, departures_lines(leaving, offered=options.departures))
     show_lines(console, (Line(text=text) for text in ("", *text_chart(curves))))
     if options.plot is not None:
-        show_lines(console, [Line(text=f"\nchart written to {options.plot}")])
+        show_lines(console, [Line(text=""), Line(text=f"chart written to {options.plot}")])
     return DONE
 
 

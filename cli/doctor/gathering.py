@@ -66,7 +66,6 @@ _T = TypeVar("_T")
 
 _NODE_LEASES: Final = "kube-node-lease"
 _AT_ONCE: Final = 8  # requests; more would be queued by the API server's own fairness
-_ONE_SECOND: Final = timedelta(seconds=1)  # a Date has no fractions of it
 _ONE_TRY: Final = RetryPolicy(attempts=2)
 
 Ask = Callable[[KubeClient], Awaitable[PrometheusFact | Unread]]
@@ -178,8 +177,6 @@ class Gatherer:
     async def _server(self, clock: Clock) -> tuple[str, timedelta | Unread]:
         """Return the API server's version, and how far *clock* is ahead of the server's.
 
-        That is right however long the answer took.
-
         Raises:
             KubeError: there is no answer.
         """
@@ -187,15 +184,11 @@ class Gatherer:
         assert isinstance(transport, ApiTransport), "the client is one of kube.access"  # noqa: S101
         before = clock.now()
         response = await self._client.retrying(lambda: transport.version(timeout_s=self._limit_s))
-        after = clock.now()
-        if response.time is None:
+        ahead = response.ahead(before=before, after=clock.now())
+        if ahead is None:
             return response.git_version, Unread(
                 "this machine's clock: the API server's answers have no header Date"
             )
-        nothing = timedelta(0)
-        ahead = max(before - (response.time + _ONE_SECOND), nothing) or min(
-            after - response.time, nothing
-        )
         return response.git_version, ahead
 
     def _lists(self, kind: Kind, **selection: str) -> Callable[[], Awaitable[Objects]]:

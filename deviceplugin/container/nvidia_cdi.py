@@ -19,6 +19,13 @@ _MAX_BYTES: Final = 4 * 1024 * 1024
 # What reading a document raises that does not have the structure of a spec.
 _MALFORMED: Final = (TypeError, ValueError, KeyError, AttributeError, RecursionError)
 
+# Of the items of each list, what we read ourselves.
+_FIELDS: Final = {
+    "deviceNodes": ("path",),
+    "mounts": ("hostPath", "containerPath"),
+    "hooks": ("hookName", "path"),
+}
+
 Edits = Mapping[str, Any]
 
 
@@ -122,7 +129,7 @@ class NvidiaCdiSpecs:
                 return self._read[1]
             if stat.st_size > _MAX_BYTES:
                 raise NvidiaCdiError(f"{file} has {stat.st_size} bytes; want at most {_MAX_BYTES}")
-            spec = _parse(file, file.read_text())
+            spec = _parse(file, file.read_bytes())
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -132,7 +139,7 @@ class NvidiaCdiSpecs:
         return spec
 
 
-def _parse(file: Path, text: str) -> NvidiaCdiSpec | None:
+def _parse(file: Path, text: bytes) -> NvidiaCdiSpec | None:
     try:
         document = dict(yaml.safe_load(text))  # JSON is YAML
         if document.get("kind") != _KIND:
@@ -158,9 +165,19 @@ def _checked(edits: Any) -> Edits:
         TypeError: they do not.
     """
     found: dict[str, Any] = {} if edits is None else dict(edits)
-    for key in ("deviceNodes", "mounts", "hooks"):
-        if not all(isinstance(item, dict) for item in found.get(key) or ()):
-            raise TypeError(f"an item of {key} is not a mapping")
-    if not all(isinstance(variable, str) for variable in found.get("env") or ()):
+    for key, fields in _FIELDS.items():
+        for item in _list_in(found, key):
+            if not all(isinstance(item[field], str) for field in fields):
+                raise TypeError(f"{', '.join(fields)} of {key} is not a string")
+    for hook in _list_in(found, "hooks"):
+        _list_in(hook, "args")
+    if not all(isinstance(variable, str) for variable in _list_in(found, "env")):
         raise TypeError("an item of env is not a string")
+    return found
+
+
+def _list_in(edits: Edits, key: str) -> list[Any]:
+    found = edits.get(key) or []
+    if not isinstance(found, list):
+        raise TypeError(f"{key} is not a list")
     return found

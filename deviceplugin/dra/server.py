@@ -12,13 +12,12 @@ from typing import Final, Protocol
 import grpc
 import structlog
 
-from deviceplugin.kubelet.device_plugin import SocketError, check_socket_path
 from deviceplugin.metrics import DevicePluginMetrics
 from deviceplugin.proto import dra_pb2 as messages
 from deviceplugin.proto import dra_pb2_grpc as services
 from deviceplugin.proto import pluginregistration_pb2 as registration
 from deviceplugin.proto import pluginregistration_pb2_grpc as registration_services
-from deviceplugin.sockets import socket_identity
+from deviceplugin.sockets import SocketError, SocketServer
 from fracgpu import names
 from process.clock import Clock
 
@@ -91,6 +90,11 @@ class DraPlugin(services.DRAPluginServicer, registration_services.RegistrationSe
         self._endpoint = endpoint
         self._on_registered = on_registered
         self._calls = 0
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        """Add both services to a server."""
+        services.add_DRAPluginServicer_to_server(self, server)  # type: ignore[no-untyped-call]
+        registration_services.add_RegistrationServicer_to_server(self, server)  # type: ignore[no-untyped-call]
 
     @property
     def calls(self) -> int:
@@ -212,14 +216,12 @@ class DraServer:
         self._socket = self._folder / f"{life}.sock"
         self._registry = registry_dir / f"{names.DRA_DRIVER}-{life}-reg.sock"
         self._plugin = DraPlugin(claims, self._socket, on_registered=self._registered)
+        # The registration comes last: kubelet looks at it at once.
+        self._sockets = SocketServer(self._socket, self._registry, register=self._plugin.add_to)
         self._clock = clock
         self._poll_s = poll_s
         self._metrics = metrics
         self._on_change = on_change
-        self._server: grpc.aio.Server | None = None
-        self._identities: Sequence[tuple[int, int] | None] = ()
-        self._closed = False
-        self._lock = asyncio.Lock()
         self._problem: str | None = "not registered with kubelet yet"
 
     @property
@@ -247,20 +249,18 @@ class DraServer:
         Raises:
             SocketError: a path is too long, or a socket cannot be created.
         """
-        async with self._lock:
-            if not self._closed and (self._server is None or self._found() != self._identities):
-                await self._serve()
+        if await self._sockets.start():
+            log.info("plugin_served", socket=str(self._socket), registration=str(self._registry))
 
     async def stop(self, limit_s: float) -> None:
         """Wait for the calls in flight, then have kubelet forget us, which would cut them off."""
         now_s = asyncio.get_running_loop().time
         end_s = now_s() + limit_s
-        async with self._lock:
-            self._closed = True
-            while self._plugin.calls and now_s() < end_s:
-                await self._clock.sleep(_STOP_POLL_S)
-            self._registry.unlink(missing_ok=True)
-            await self._end(max(0.0, end_s - now_s()))
+        await self._sockets.close()
+        while self._plugin.calls and now_s() < end_s:
+            await self._clock.sleep(_STOP_POLL_S)
+        self._registry.unlink(missing_ok=True)
+        await self._sockets.stop(max(0.0, end_s - now_s()))
 
     def remove_others(self) -> None:
         """Remove the sockets of agents that were killed, so that kubelet forgets them."""
@@ -268,35 +268,6 @@ class DraServer:
         for path in (*registered, *self._folder.glob("*.sock")):
             if path not in (self._socket, self._registry):
                 path.unlink(missing_ok=True)
-
-    def _found(self) -> Sequence[tuple[int, int] | None]:
-        return [socket_identity(path) for path in (self._socket, self._registry)]
-
-    async def _serve(self) -> None:
-        # The old server removes its paths when it stops, so it must stop before the new one starts.
-        await self._end(0)
-        server = grpc.aio.server()
-        services.add_DRAPluginServicer_to_server(self._plugin, server)  # type: ignore[no-untyped-call]
-        registration_services.add_RegistrationServicer_to_server(self._plugin, server)  # type: ignore[no-untyped-call]
-        try:
-            # The registration comes last: kubelet looks at it at once.
-            for path in (self._socket, self._registry):
-                check_socket_path(path)
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.unlink(missing_ok=True)
-                server.add_insecure_port(f"unix:{path}")
-            await server.start()
-        except (RuntimeError, OSError) as error:
-            await server.stop(None)
-            raise SocketError(f"cannot serve {self._registry}: {error}") from error
-        self._server = server
-        self._identities = self._found()
-        log.info("plugin_served", socket=str(self._socket), registration=str(self._registry))
-
-    async def _end(self, limit_s: float) -> None:
-        server, self._server = self._server, None
-        if server is not None:
-            await server.stop(limit_s or None)
 
     def _registered(self, refused: str | None) -> None:
         self._metrics.registered("registered" if refused is None else "failed")

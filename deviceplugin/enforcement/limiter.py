@@ -426,8 +426,8 @@ def _is_between(limit: Limit, before: Limit, stands: GroupLimits) -> bool:
 
     A smaller one than both may stand where another size was asked for before this one.
     """
-    most_mib = max(limit.limit_mib, before.limit_mib)
-    return stands.limit_mib is not None and stands.limit_mib <= most_mib
+    highest_mib = max(limit.limit_mib, before.limit_mib)
+    return stands.limit_mib is not None and stands.limit_mib <= highest_mib
 
 
 def _is_held_back(container: Container) -> bool:

@@ -253,7 +253,7 @@ class CardCollector(Collector):
             for pod in use.pods:
                 labels = self._labels(use, pod)
                 info.add_sample(info.name, labels, 1)
-                limit.add_sample(limit.name, labels, pod.limit_mib)
+                limit.add_sample(limit.name, labels, pod.mib)
                 if pod.sm_percent is not None:
                     util.add_sample(util.name, labels, pod.sm_percent)
                 if pod.used_mib is not None:

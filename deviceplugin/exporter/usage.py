@@ -29,7 +29,7 @@ class PodCardUsage:
     """What one container holds of one card, and what it uses of it.
 
     Attributes:
-        limit_mib: what it is assigned.
+        mib: what it is assigned.
         pod_mib: what its pod is assigned of the card, all containers together, at its peak.
         pod_limit_mib: how much of the card its pod may use, where driver or kernel limit it.
         used_mib: what it uses by the count of driver or kernel, where they count; else what its
@@ -44,7 +44,7 @@ class PodCardUsage:
     pod: str
     pod_uid: str
     container: str
-    limit_mib: int
+    mib: int
     pod_mib: int = 0
     pod_limit_mib: int = 0
     used_mib: float | None = None
@@ -117,7 +117,7 @@ def _card_use(
 ) -> CardUse:
     here, containers = _holders(hardware.card.uuid, pods)
     here = [_counted(use, counted.get((*_holder(use), hardware.card.uuid))) for use in here]
-    allocated_mib = sum(use.limit_mib for use in here)
+    allocated_mib = sum(use.mib for use in here)
     if sample is None or not sample.processes_known:
         return CardUse(
             hardware=hardware,
@@ -173,7 +173,7 @@ def _holders(
                 pod=record.name,
                 pod_uid=record.uid,
                 container=container,
-                limit_mib=part.mib,
+                mib=part.mib,
                 pod_mib=peak.mib if peak is not None else part.mib,
                 pod_limit_mib=peak.limit_mib if peak is not None else part.limit_mib,
             )

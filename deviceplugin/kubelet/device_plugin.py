@@ -3,7 +3,6 @@
 # ruff: noqa: ARG002, N802 - names and arguments of the methods are the protocol's
 
 import asyncio
-import os
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from pathlib import Path
@@ -17,7 +16,7 @@ from deviceplugin.kubelet.pre_start import PreStartError
 from deviceplugin.node.inventory import InventoryTracker, Slot
 from deviceplugin.proto import deviceplugin_pb2 as messages
 from deviceplugin.proto import deviceplugin_pb2_grpc as services
-from deviceplugin.sockets import socket_identity
+from deviceplugin.sockets import SocketServer
 
 log = structlog.get_logger()
 
@@ -25,16 +24,10 @@ API_VERSION: Final = "v1beta1"
 HEALTHY: Final = "Healthy"
 UNHEALTHY: Final = "Unhealthy"
 
-# sockaddr_un.sun_path holds 108 bytes with the terminating zero; see unix(7).
-MAX_SOCKET_PATH_BYTES: Final = 107
 # 64 cards with 1,024 slots each are 2 MiB; kubelet itself takes 4 MiB.
 _MAX_MESSAGE_BYTES: Final = 4 * 1024 * 1024
 # An error text is sent in HTTP/2 headers, of which gRPC takes 8 KiB; events keep 1,024 characters.
 _MAX_TEXT_CHARS: Final = 900
-
-
-class SocketError(Exception):
-    """A unix socket cannot be served."""
 
 
 class Starter(Protocol):
@@ -174,10 +167,14 @@ class PluginServer:
     def __init__(self, plugin: DevicePlugin, socket: Path) -> None:
         self._plugin = plugin
         self._socket = socket
-        self._server: grpc.aio.Server | None = None
-        self._identity: tuple[int, int] | None = None
-        self._closed = False
-        self._lock = asyncio.Lock()
+        self._sockets = SocketServer(
+            socket,
+            register=lambda server: services.add_DevicePluginServicer_to_server(plugin, server),  # type: ignore[no-untyped-call]
+            options=[
+                ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
+                ("grpc.max_send_message_length", _MAX_MESSAGE_BYTES),
+            ],
+        )
 
     @property
     def socket(self) -> Path:
@@ -186,7 +183,7 @@ class PluginServer:
     @property
     def intact(self) -> bool:
         """Whether we serve, and our socket file is still the one that we created."""
-        return self._server is not None and socket_identity(self._socket) == self._identity
+        return self._sockets.intact
 
     async def start(self) -> None:
         """Serve, unless the server is running and intact.
@@ -194,54 +191,11 @@ class PluginServer:
         Raises:
             SocketError: the path is too long, or the socket cannot be created.
         """
-        async with self._lock:
-            if not self._closed and not self.intact:
-                await self._serve()
+        if await self._sockets.start():
+            log.info("plugin_served", socket=str(self._socket))
 
     async def stop(self, limit_s: float) -> None:
         """Accept no more calls, and wait up to *limit_s* seconds for those in flight."""
-        async with self._lock:
-            self._closed = True
-            self._plugin.end_streams()
-            await self._end(limit_s)
-
-    async def _serve(self) -> None:
-        # The old server removes the path when it stops, so it must stop before the new one starts.
-        await self._end(0)
-        check_socket_path(self._socket)
-        options = [
-            ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
-            ("grpc.max_send_message_length", _MAX_MESSAGE_BYTES),
-        ]
-        server = grpc.aio.server(options=options)
-        services.add_DevicePluginServicer_to_server(self._plugin, server)  # type: ignore[no-untyped-call]
-        try:
-            self._socket.parent.mkdir(parents=True, exist_ok=True)
-            self._socket.unlink(missing_ok=True)
-            server.add_insecure_port(f"unix:{self._socket}")
-            await server.start()
-        except (RuntimeError, OSError) as error:
-            await server.stop(None)
-            raise SocketError(f"cannot serve {self._socket}: {error}") from error
-        self._server = server
-        self._identity = socket_identity(self._socket)
-        log.info("plugin_served", socket=str(self._socket))
-
-    async def _end(self, limit_s: float) -> None:
-        server, self._server = self._server, None
-        if server is not None:
-            await server.stop(limit_s or None)
-
-
-def check_socket_path(path: Path) -> None:
-    """Raise if *path* is too long for a unix socket.
-
-    Raises:
-        SocketError: it is longer than 107 bytes.
-    """
-    length = len(os.fsencode(path))
-    if length > MAX_SOCKET_PATH_BYTES:
-        raise SocketError(
-            f"socket path {path} has {length} bytes; "
-            f"want at most {MAX_SOCKET_PATH_BYTES}: use a folder with a shorter path"
-        )
+        await self._sockets.close()
+        self._plugin.end_streams()
+        await self._sockets.stop(limit_s)

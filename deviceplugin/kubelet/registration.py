@@ -13,13 +13,12 @@ from deviceplugin.kubelet.device_plugin import (
     API_VERSION,
     DevicePlugin,
     PluginServer,
-    SocketError,
     plugin_options,
 )
 from deviceplugin.metrics import DevicePluginMetrics
 from deviceplugin.proto import deviceplugin_pb2 as messages
 from deviceplugin.proto import deviceplugin_pb2_grpc as services
-from deviceplugin.sockets import socket_identity
+from deviceplugin.sockets import SocketError, socket_identity
 from fracgpu import names
 from process.clock import Clock, wait_at_most
 

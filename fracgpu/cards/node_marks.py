@@ -12,7 +12,8 @@ _OTHER_LABELS: Final = (
     *names.ISOLATION_LABELS,
 )
 # Written by administrators; only they remove them.
-_ADMIN_ANNOTATIONS: Final = frozenset({names.NODE_OUT_OF_SERVICE})
+_ADMIN_LABELS: Final = (names.SHARE_LABEL, names.WIRING_LABEL)
+_ADMIN_ANNOTATIONS: Final = frozenset({names.NODE_OUT_OF_SERVICE, names.NODE_DRAIN})
 _OUR_RESOURCES: Final = (names.GPU_MEM, names.GPU_COUNT)
 
 
@@ -90,12 +91,12 @@ def find_marks(
         annotations: the Node's annotations.
         capacity: the capacity in its status.
         conditions: the types of its conditions.
-        include_admin_keys: include what administrators write: the annotation
-            ``out-of-service`` and the label ``share``.
+        include_admin_keys: include what administrators write: the annotations
+            ``out-of-service`` and ``drain``, and the labels ``share`` and ``wiring``.
     """
     ours = tuple(sorted(key for key in labels if _is_our_label(key)))
-    if include_admin_keys and names.SHARE_LABEL in labels:
-        ours = (*ours, names.SHARE_LABEL)
+    if include_admin_keys:
+        ours = (*ours, *(key for key in _ADMIN_LABELS if key in labels))
     kept = frozenset() if include_admin_keys else _ADMIN_ANNOTATIONS
     slots = (names.GPU_SLOT,) if capacity.get(names.GPU_SLOT) == "0" else ()
     return NodeMarks(

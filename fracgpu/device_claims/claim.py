@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Mapping
 from datetime import datetime
+from itertools import chain
 from typing import Final
 
 import msgspec
@@ -70,6 +71,7 @@ class DeviceClaim(msgspec.Struct, frozen=True, kw_only=True):
         allocated: kube-scheduler has allocated it.
         devices: those of our driver that it was allocated.
         reserved_for: the pods that may use it.
+        freed_on: the node that other pods have to leave, or have left, for its pod.
     """
 
     uid: str
@@ -84,6 +86,7 @@ class DeviceClaim(msgspec.Struct, frozen=True, kw_only=True):
     allocated: bool = False
     devices: tuple[AllocatedDevice, ...] = ()
     reserved_for: tuple[PodReference, ...] = ()
+    freed_on: str = ""
 
     @property
     def key(self) -> str:
@@ -205,6 +208,7 @@ class _Meta(msgspec.Struct, rename="camel"):
     creation_timestamp: datetime | None = None
     deletion_timestamp: str | None = None
     owner_references: list[OwnerReference] | None = None
+    annotations: dict[str, str] | None = None
 
 
 _Amounts = dict[str, str | int | float]
@@ -326,6 +330,7 @@ def decode_claim(body: bytes) -> DeviceClaim:
             for one in wire.status.reserved_for or ()
             if one.resource == "pods"
         ),
+        freed_on=(meta.annotations or {}).get(names.FREED_ON, ""),
     )
 
 
@@ -341,7 +346,7 @@ def _request(wire: _Request) -> DeviceRequest:
         cards_wanted=exactly.count,
         amounts=None if amounts is None else _amounts_of(amounts),
         cards=listed_cards(expressions[0]) if len(expressions) == 1 else (),
-        excluded=excluded_cards(expressions[0]) if len(expressions) == 1 else frozenset(),
+        excluded=frozenset(chain.from_iterable(map(excluded_cards, expressions))),
         plain=exactly.allocation_mode in ("", "ExactCount") and not exactly.admin_access,
         tolerated=tuple(
             DeviceTaint(one.key, one.value)

@@ -6,7 +6,7 @@ from typing import Any, Final
 from fracgpu import names
 from fracgpu.cards.card import CardUuid
 from fracgpu.device_claims import devices
-from fracgpu.device_claims.selectors import shortlist, suitable
+from fracgpu.device_claims.selectors import MOST_SELECTORS, but, shortlist, suitable
 from fracgpu.device_claims.taints import DeviceTaint
 from fracgpu.errors import RequestError
 from fracgpu.request.need import ContainerNeed, PodNeed
@@ -56,8 +56,9 @@ def claim_of(  # noqa: PLR0913 - the parts of a claim
     cards: Shortlists | None,
     *,
     card_class: str = "",
-    but: Collection[CardUuid] = (),
+    kept: Collection[CardUuid] = (),
     tolerated: Sequence[DeviceTaint] = (),
+    freed_on: str = "",
 ) -> dict[str, Any]:
     """Return the ResourceClaim for a pod, ready to be created.
 
@@ -68,17 +69,26 @@ def claim_of(  # noqa: PLR0913 - the parts of a claim
         cards: the shortlist of each container; None where no card fits now: then the claim is left
             open, and says which cards would do.
         card_class: the class of the pool catalogue that it was granted; empty without one.
-        but: cards that an open claim leaves out, because they are kept for another pod.
+        kept: cards that an open claim leaves out, because they are kept for another pod.
         tolerated: the taints of the cards that are held for the pod.
+        freed_on: the node that other pods have to leave, or have left, for the pod.
 
     Raises:
-        RequestError: the pod's models are too many for an open claim.
+        RequestError: the pod's models, or the cards that are kept, are too many for an open claim.
     """
+    left_out = but(kept) if cards is None else ()
+    if len(left_out) >= MOST_SELECTORS:
+        raise RequestError(
+            field="the claim",
+            found=f"open without {len(kept)} cards that are kept for other pods",
+            wanted="about 7,000 of them at most; it is made once they are fewer",
+        )
     return {
         "metadata": {
             "name": name,
             "namespace": pod.namespace,
             "labels": {names.MANAGED_BY_LABEL: names.MANAGED_BY},
+            **({"annotations": {names.FREED_ON: freed_on}} if freed_on else {}),
             "ownerReferences": [
                 {
                     "apiVersion": "v1",
@@ -96,12 +106,14 @@ def claim_of(  # noqa: PLR0913 - the parts of a claim
                     _request(
                         one,
                         names.DEVICE_CLASS_PLACED,
-                        shortlist(cards[one.name]),
+                        (shortlist(cards[one.name]),),
                         tolerated=tolerated,
                     )
                     if cards is not None
                     else _request(
-                        one, names.DEVICE_CLASS, suitable(need, one, card_class=card_class, but=but)
+                        one,
+                        names.DEVICE_CLASS,
+                        (suitable(need, one, card_class=card_class), *left_out),
                     )
                     for one in need.containers
                 ]
@@ -113,7 +125,7 @@ def claim_of(  # noqa: PLR0913 - the parts of a claim
 def _request(
     container: ContainerNeed,
     device_class: str,
-    selector: str,
+    selectors: Sequence[str],
     *,
     tolerated: Sequence[DeviceTaint] = (),
 ) -> Mapping[str, Any]:
@@ -131,7 +143,7 @@ def _request(
                     devices.SLOTS: "1",
                 }
             },
-            "selectors": [{"cel": {"expression": selector}}],
+            "selectors": [{"cel": {"expression": one}} for one in selectors],
             **({"tolerations": tolerations} if tolerations else {}),
         },
     }

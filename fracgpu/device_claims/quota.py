@@ -4,6 +4,7 @@ It sums what pods request, and a pod with a claim requests no ``fracgpu.io/gpu-m
 that would exceed such a quota is not made.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
@@ -28,6 +29,46 @@ def claimed_mib(claim: DeviceClaim) -> int:
     if not claim.managed:  # of a class of somebody else, perhaps
         return 0
     return sum(one.amounts.mib * one.cards_wanted for one in claim.requests if one.amounts)
+
+
+class ClaimedMemory:
+    """The MiB that the claims of each namespace count, with those that are being made.
+
+    A claim is known by its key, ``namespace/name``: what was observed of it counts, and before that
+    what was promised for it.
+
+    Attributes:
+        by_namespace: the sums.
+    """
+
+    def __init__(self) -> None:
+        self.by_namespace: Counter[str] = Counter()
+        self._observed: dict[str, int] = {}
+        self._promised: dict[str, int] = {}
+
+    def of(self, key: str) -> int:
+        """Return what a claim counts."""
+        return self._observed.get(key, self._promised.get(key, 0))
+
+    def observe(self, claim: DeviceClaim, *, gone: bool) -> None:
+        """Count a claim as it is now, or as promised once it is gone."""
+        self._set(self._observed, claim.key, None if gone else claimed_mib(claim))
+
+    def promise(self, key: str, mib: int) -> None:
+        """Count a claim while there is none."""
+        self._set(self._promised, key, mib)
+
+    def end_promise(self, key: str) -> None:
+        """Count a claim only while there is one."""
+        self._set(self._promised, key, None)
+
+    def _set(self, where: dict[str, int], key: str, mib: int | None) -> None:
+        before = self.of(key)
+        if mib is None:
+            where.pop(key, None)
+        else:
+            where[key] = mib
+        self.by_namespace[key.partition("/")[0]] += self.of(key) - before
 
 
 def why_withheld(quotas: Iterable[ResourceQuota], *, used: int, wanted: int) -> str:
@@ -57,16 +98,37 @@ def why_withheld(quotas: Iterable[ResourceQuota], *, used: int, wanted: int) -> 
 
 
 def quota_problem(
-    pod: PodInfo, quotas: Iterable[ResourceQuota], claims: Iterable[DeviceClaim]
+    pod: PodInfo,
+    quotas: Iterable[ResourceQuota],
+    claims: Iterable[DeviceClaim],
+    *,
+    pods: Iterable[PodInfo] = (),
 ) -> str:
-    """Return why no claim is made for a pod now, of all quotas and claims; empty if one is."""
+    """Return why no claim is made for a pod now; empty if one is.
+
+    Args:
+        pod: the pod.
+        quotas: all quotas.
+        claims: all claims.
+        pods: those with which it gets its claim, if it is of a gang, are among these.
+    """
     namespace = pod.record.namespace
     if pod.need is None:
         return ""
+    wanted = {pod.device_claim: needed_mib(pod.need)}
+    gang = [
+        one
+        for one in pods
+        if (one.gang, one.record.namespace) == (pod.gang, namespace)
+        and one.record.live
+        and not one.record.terminating
+    ]
+    if pod.gang is not None and not any(one.record.node for one in gang):
+        wanted |= {one.device_claim: needed_mib(one.need) for one in gang if one.need is not None}
     used = sum(
         claimed_mib(claim)
         for claim in claims
-        if claim.namespace == namespace and claim.name != pod.device_claim
+        if claim.namespace == namespace and claim.name not in wanted
     )
     here = (quota for quota in quotas if quota.namespace == namespace)
-    return why_withheld(here, used=used, wanted=needed_mib(pod.need))
+    return why_withheld(here, used=used, wanted=sum(wanted.values()))

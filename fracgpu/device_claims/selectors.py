@@ -18,13 +18,16 @@ from fracgpu.globs import as_regex
 from fracgpu.request.language import required_isolation
 from fracgpu.request.need import ContainerNeed, PodNeed
 
-MOST_BYTES: Final = 10 * 1024  # CELSelectorExpressionMaxLength in k8s.io/api resource/v1
+# Limits of the API. Source: CELSelectorExpressionMaxLength and DeviceSelectorsMaxSize in k8s.io/api
+# resource/v1.
+MOST_BYTES: Final = 10 * 1024
+MOST_SELECTORS: Final = 32
 
 _ATTRIBUTES: Final = f'device.attributes["{names.DRA_DRIVER}"]'
 _OURS: Final = f'device.driver == "{names.DRA_DRIVER}"'
 _HAS_UUID: Final = f'"{devices.UUID}" in {_ATTRIBUTES}'
 _IS_LISTED: Final = f"{_ATTRIBUTES}.{devices.UUID} in "
-_BUT_UUID: Final = f" && {_HAS_UUID} && !({_ATTRIBUTES}.{devices.UUID} in "
+_BUT_UUID: Final = f"{_OURS} && {_HAS_UUID} && !({_ATTRIBUTES}.{devices.UUID} in "
 _MEMORY: Final = f'device.capacity["{names.DRA_DRIVER}"].{devices.MEMORY}'
 
 
@@ -44,15 +47,32 @@ def listed_cards(expression: str) -> tuple[CardUuid, ...]:
         return ()
 
 
-def excluded_cards(expression: str) -> frozenset[CardUuid]:
-    """Return the cards that an expression of `suitable` leaves out."""
-    _, leaves_out, cards = expression.rpartition(_BUT_UUID)
-    if not leaves_out or not cards.endswith(")"):
-        return frozenset()
+def but(cards: Collection[CardUuid]) -> tuple[str, ...]:
+    """Return expressions that together leave out these cards; each has room for about 230."""
+    found: list[str] = []
+    some: list[str] = []
+    left = room = MOST_BYTES - len(_BUT_UUID) - len("[])")
+    for card in sorted(cards):
+        size = len(_literal(card).encode()) + 1  # and a comma
+        if size > left:
+            found.append(f"{_BUT_UUID}{_literal(some)})")
+            some, left = [], room
+        some.append(card)
+        left -= size
+    if some:
+        found.append(f"{_BUT_UUID}{_literal(some)})")
+    return tuple(found)
+
+
+def excluded_cards(expression: str) -> tuple[CardUuid, ...]:
+    """Return the cards that an expression of `but` leaves out; none for any other."""
+    start, leaves_out, cards = expression.partition(_BUT_UUID)
+    if start or not leaves_out or not cards.endswith(")"):
+        return ()
     try:
-        return frozenset(map(CardUuid, msgspec.json.decode(cards[:-1], type=list[str])))
+        return tuple(map(CardUuid, msgspec.json.decode(cards[:-1], type=list[str])))
     except (ValueError, RecursionError):
-        return frozenset()
+        return ()
 
 
 def suitable(
@@ -60,7 +80,6 @@ def suitable(
     container: ContainerNeed,
     *,
     card_class: str = "",
-    but: Collection[CardUuid] = (),
 ) -> str:
     """Return the expression that selects the cards that a container may have at all.
 
@@ -68,7 +87,6 @@ def suitable(
         need: the pod's.
         container: one of its containers.
         card_class: the class of the pool catalogue that it was granted; empty without one.
-        but: cards that others leave for a pod of higher priority.
 
     Raises:
         RequestError: the pod's models are too many for an expression.
@@ -87,8 +105,6 @@ def suitable(
         parts.append(f"{attribute}.contains({_literal(mechanism.value)})")
     parts += _of_class(container)
     found = " && ".join(parts)
-    if but:
-        found += f"{_BUT_UUID}{_literal(sorted(but))})"
     if len(found.encode()) > MOST_BYTES:
         raise RequestError(
             field=names.MODEL,

@@ -21,9 +21,7 @@ from fracgpu.disruption.heat import (
     Heat,
 )
 from fracgpu.disruption.load_history import (
-    FULL_RATIO as FULL_SPAN_RATIO,
-)
-from fracgpu.disruption.load_history import (
+    FULL_SPAN_RATIO,
     NO_HISTORY,
     SPAN_S,
     LoadHistory,
@@ -200,14 +198,21 @@ def _destinations(move: Move, landed: CardUuid | None) -> tuple[CardUuid, ...]:
     return (move.target,) if landed is None else (move.target, landed)
 
 
-def is_known_to_be_cool(heat: CardHeat | None, usage: CardUsage | None) -> bool:
-    """Report whether a card may be a target at all: unknown is never cool."""
+def is_known_to_be_cool(heat: CardHeat | None, usage: CardUsage | None, *, empty: bool) -> bool:
+    """Report whether a card may be a target at all: unknown is never cool.
+
+    Args:
+        heat: its heat.
+        usage: what was measured of it.
+        empty: no pod or other process is on it, so it is idle even if a frozen exporter says so.
+    """
     reading = usage.reading if usage else None
     return (
         heat is not None
         and heat.heat is Heat.COOL
         and reading is not None
         and not reading.repeating
+        and (empty or not reading.unchanged)
     )
 
 
@@ -229,7 +234,11 @@ def _cool_cards(
     )
     for node in snapshot.nodes.values():
         for uuid, info in node.cards.items():
-            if uuid in places and is_known_to_be_cool(heat.get(uuid), usage.get(uuid)):
+            if uuid in places and is_known_to_be_cool(
+                heat.get(uuid),
+                usage.get(uuid),
+                empty=not (info.pods or info.foreign_mib or info.unplaced_mib),
+            ):
                 at, reading = places[uuid], _reading(usage[uuid])
                 found.history[at] = reading.history_ratio
                 found.level[at] = reading.level_ratio
@@ -327,6 +336,11 @@ class DisruptionState:
 
     def node_of(self, card: CardUuid) -> str:
         return next((name for name, node in self.snapshot.nodes.items() if card in node.cards), "")
+
+    def display(self, card: CardUuid) -> str:
+        """Return a card's node and index, by which people know it; what is no card as it is."""
+        info = self.snapshot.card(card)
+        return f"{self.node_of(card)}/{info.card.index}" if info else card
 
 
 def budgets_of(state: DisruptionState, *, policy: RebalancerPolicy, now: datetime) -> Budgets:

@@ -51,8 +51,11 @@ class CardReading:
         latest_ratio: the newest sample.
         active_ratio: how much of the card did work in the short window; None where that is not
             measured. A busy card merely has a kernel running.
-        repeating: it brings nothing new: its newest sample is not from one of the last two scrapes,
-            or nothing that its exporter says has changed in the last few.
+        repeating: it brings nothing new: its newest sample, or the reading behind it, is not from
+            one of the last two scrapes; or its exporter does not say when it read its cards, and
+            none of them has changed in the last few, though one is busy.
+        unchanged: its exporter does not say when it read its cards, and none has changed. Such an
+            idle card may be idle, or its exporter frozen.
         pods: what each pod uses, by its UID: the mean over the long window.
         overusers: UIDs of the pods that use more memory of it than they are assigned.
     """
@@ -66,6 +69,7 @@ class CardReading:
     latest_ratio: float
     active_ratio: float | None = None
     repeating: bool = False
+    unchanged: bool = False
     pods: Mapping[str, float] = field(default_factory=dict)
     overusers: frozenset[str] = frozenset()
 

@@ -30,8 +30,9 @@ Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 SPAN_S: Final = 600.0
-# Mean share of its time from which on a card is full: its pods may have asked for more.
-FULL_RATIO: Final = 0.97
+# Mean share of its time in a span from which on a card may have been full in it, and its pods have
+# asked for more.
+FULL_SPAN_RATIO: Final = 0.97
 _HOUR: Final = 6  # spans
 _NOW: Final = 3  # spans that show what a pod does now
 # A pod on a full card that has this share of its own highest use asked for that use.

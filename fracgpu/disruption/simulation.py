@@ -19,6 +19,7 @@ from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.k8s.scheduling.cluster import Change, Flags
 from fracgpu.k8s.scheduling.node_filters import NodeFilter, allowed_nodes, refusals
 from fracgpu.k8s.scheduling.objects import ScheduledPod, shared_labels
+from fracgpu.placement.fit import keep_limit
 from fracgpu.placement.node_matrix import UNSEEN, NodeMatrix
 from fracgpu.placement.snapshot_index import Cells
 from fracgpu.state.cluster_state import PlacedPod
@@ -121,8 +122,8 @@ class PlacementSimulation:
         for card in held.by_card if held else ():
             if card in places:
                 cells[places[card]] = False
-        if held is not None and held.borrows:  # it keeps what it may use
-            cells &= self._matrix.limits_mib[: len(cells)] > 0
+        borrows = held is not None and held.borrows
+        cells &= keep_limit(self._matrix.limits_mib[: len(cells)], borrows=borrows)
         leaving = [self._matrix.rows[name] for name in self._leaving]
         cells[leaving] = False
         rows = np.flatnonzero(cells.any(1))

@@ -97,6 +97,7 @@ def _claims(facts: Facts) -> Iterator[Finding]:
         pod
         for pod in known(facts.waiting)
         if (name := _claim_of(pod))
+        and names.GANG not in (pod["metadata"].get("annotations") or {})  # it waits for the others
         and (pod["metadata"]["namespace"], name) not in there
         and (made := time_of(pod["metadata"].get("creationTimestamp"))) is not None
         and facts.now - made > _CLAIM_WITHIN

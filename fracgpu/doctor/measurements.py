@@ -54,7 +54,8 @@ SERIES: Final = (
     Series(
         name=names.METRIC_COLLECTED,
         severity=Severity.WARNING,
-        effect="an exporter that repeats old readings is noticed later",
+        effect="an agent that serves old readings is noticed only under load, and an idle card "
+        "with pods is no target unless another card beside it is busy",
         cure=_SCRAPE,
     ),
     Series(

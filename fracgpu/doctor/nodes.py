@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from fracgpu import names
-from fracgpu.cards.annotations import read_cards, read_foreign, read_load_time
+from fracgpu.cards.annotations import read_cards, read_foreign, read_load_time, read_uuids
 from fracgpu.cards.card import HEAT_MAX_AGE, Health
 from fracgpu.cards.node_marks import shares
 from fracgpu.cards.other_plugins import offered_by_others
@@ -35,7 +35,7 @@ from fracgpu.doctor.ranking import (
     runtime_class_of,
     workload,
 )
-from fracgpu.errors import WireError, counted
+from fracgpu.errors import WireError, counted, shorten
 from fracgpu.k8s.node import Taint
 from fracgpu.k8s.node_affinity import EXCLUDING_EFFECTS, NodeRules, Toleration
 
@@ -58,6 +58,15 @@ def _sharing(facts: Facts) -> list[Json]:
 
 
 def _some_share(facts: Facts) -> Iterator[Finding]:
+    for node in known(facts.nodes):
+        text = labels_of(node).get(names.SHARE_LABEL, "false")
+        if text not in ("true", "false"):
+            set_it = f"kubectl label node {name_of(node)} {names.SHARE_LABEL}=true --overwrite"
+            yield warning(
+                f"node {name_of(node)} shares no card: its label {names.SHARE_LABEL} is "
+                f"{shorten(text)!r}; want 'true'",
+                cure=set_it,
+            )
     if not _sharing(facts):
         yield warning(
             "no node shares its cards",
@@ -132,10 +141,16 @@ def _driver(facts: Facts) -> Iterator[Finding]:
                 cure=f"nothing while its agent or kubelet is replaced; if it stays so, {logs}",
             )
         else:
-            yield from _unhealthy(node)
+            yield from _unhealthy(node, kubectl=f"kubectl -n {facts.system_namespace}")
 
 
-def _unhealthy(node: Json) -> Iterator[Finding]:
+def _write_anew(node: str, *, kubectl: str) -> str:
+    """Return what makes an agent write its annotations anew; nobody else may remove them."""
+    pods = f"-l {APP_LABEL}={AGENT} --field-selector spec.nodeName={node}"
+    return f"{kubectl} delete pod {pods}: the next agent writes it anew"
+
+
+def _unhealthy(node: Json, *, kubectl: str) -> Iterator[Finding]:
     if offered_by_others(node.get("status", {}).get("allocatable") or {}):
         return  # then all of its cards count as unhealthy, for the reason that another check names
     try:
@@ -143,10 +158,17 @@ def _unhealthy(node: Json) -> Iterator[Finding]:
     except WireError as problem:
         yield error(
             f"node {name_of(node)}: {problem}; nothing is placed there",
-            cure=f"kubectl annotate node {name_of(node)} {names.NODE_CARDS}-: the agent writes it "
-            "anew",
+            cure=_write_anew(name_of(node), kubectl=kubectl),
         )
         return
+    for key in (names.NODE_OUT_OF_SERVICE, names.NODE_DRAIN):
+        unknown = read_uuids(annotations_of(node).get(key, "")) - {card.uuid for card in cards}
+        if unknown:
+            yield warning(
+                f"the annotation {key} of node {name_of(node)} has no effect for "
+                f"{shorten(min(unknown))}: it has no such card",
+                cure=f"write UUIDs that fracgpu cards --node {name_of(node)} -o wide shows",
+            )
     for card in cards:
         if card.health is not Health.HEALTHY:
             yield warning(
@@ -263,8 +285,7 @@ def _strangers(facts: Facts) -> Iterator[Finding]:
         except WireError as problem:
             yield error(
                 f"node {name}: {problem}; nothing is placed there",
-                cure=f"kubectl annotate node {name} {names.NODE_FOREIGN}-: the agent writes it "
-                "anew",
+                cure=_write_anew(name, kubectl=f"kubectl -n {facts.system_namespace}"),
             )
             continue
         for uuid, mib in foreign.items():

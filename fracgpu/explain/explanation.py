@@ -327,21 +327,32 @@ def _notes(pod: ExplainedPod, state: ClusterState) -> tuple[str, ...]:
     return tuple(unjudged)
 
 
+def _says_what_it_is(label: str) -> bool:
+    """Report whether kubelet, a cloud or our agent writes a label of nodes, and nobody else."""
+    domain = label.partition("/")[0]
+    ours = label.startswith(names.PREFIX) and label != names.SHARE_LABEL
+    return ours or f".{domain}".endswith((".kubernetes.io", ".k8s.io"))
+
+
+def _labelling(node: NodeCards, labels: Mapping[str, str]) -> str:
+    over = " --overwrite" if labels.keys() & node.labels.keys() else ""
+    words = " ".join(f"{key}={value}" for key, value in labels.items())
+    return f"kubectl label node {node.node} {words}{over}"
+
+
 def _selector_objection(node: NodeCards, pod: ExplainedPod) -> Objection:
-    wrong = [
-        f"{key}={value}"
-        for key, value in pod.info.node_selector.items()
-        if node.labels.get(key) != value
-    ]
+    selector = pod.info.node_selector
+    wrong = {key: value for key, value in selector.items() if node.labels.get(key) != value}
     if wrong:
+        listed_wrong = ", ".join(f"{key}={value}" for key, value in wrong.items())
         return Objection(
-            text=f"the pod's nodeSelector wants {', '.join(wrong)}",
-            remedy=f"kubectl label node {node.node} {' '.join(wrong)}",
+            text=f"the pod's nodeSelector wants {listed_wrong}",
+            remedy="" if any(map(_says_what_it_is, wrong)) else _labelling(node, wrong),
         )
     if node.labels.get(names.SHARE_LABEL) != "true":
         return Objection(
             text="the node does not share its cards",
-            remedy=f"kubectl label node {node.node} {names.SHARE_LABEL}=true",
+            remedy=_labelling(node, {names.SHARE_LABEL: "true"}),
         )
     return Objection(text="the pod's node affinity rules it out")
 
@@ -404,7 +415,7 @@ def holders_of(
 
 
 def _words(why: FitReason, card_info: CardInfo, need: PodNeed, cordon: Cordon | None) -> str:
-    most_mib = max(container.mib for container in need.containers)
+    largest_mib = max(container.mib for container in need.containers)
     match why:
         case FitReason.TOO_LITTLE_FREE:
             foreign = (
@@ -412,7 +423,7 @@ def _words(why: FitReason, card_info: CardInfo, need: PodNeed, cordon: Cordon | 
                 if card_info.foreign_mib
                 else ""
             )
-            return f"{why.value} for {most_mib} MiB{foreign}{_unplaced(card_info)}"
+            return f"{why.value} for {largest_mib} MiB{foreign}{_unplaced(card_info)}"
         case FitReason.LIMITS_TOO_LARGE | FitReason.TOO_FEW_CORES | FitReason.NO_FREE_SLOT:
             return f"{why.value}: {_left(why, card_info, need)}"
         case FitReason.WRONG_MODEL:

@@ -20,9 +20,9 @@ from fracgpu.explain.explanation import (
     holders_of,
     try_cards,
 )
-from fracgpu.k8s.container import ContainerKind
 from fracgpu.placement.fit import USABLE, CardRequest, Cards, cards_of, suits, unfit_reasons
 from fracgpu.placement.outcome import Placement
+from fracgpu.request.language import main_container
 from fracgpu.request.need import ContainerNeed, PodNeed, describe_need
 from fracgpu.state.allocation import CardAllocation
 from fracgpu.state.cluster_state import ClusterState, ExplainedPod
@@ -140,11 +140,13 @@ def _less_compute(
 
 def _without_limits(need: PodNeed, nodes: Sequence[NodeInfo]) -> Iterator[Suggestion]:
     used = {
-        names.FRACTION_LIMIT: any(part.most_share is not None for part in need.containers),
-        names.MEMORY_LIMIT: any(part.most_mib is not None for part in need.containers),
+        names.FRACTION_LIMIT: any(part.limit_share is not None for part in need.containers),
+        names.MEMORY_LIMIT: any(part.limit_mib is not None for part in need.containers),
     }
     keys = " and ".join(key for key, present in used.items() if present)
-    bare = tuple(structs.replace(part, most_share=None, most_mib=None) for part in need.containers)
+    bare = tuple(
+        structs.replace(part, limit_share=None, limit_mib=None) for part in need.containers
+    )
     cards = find_fitting_cards(structs.replace(need, containers=bare), nodes) if keys else None
     if cards is not None:
         yield Suggestion(
@@ -270,10 +272,9 @@ def _asked_with(pod: ExplainedPod, need: PodNeed) -> tuple[str, str]:
 
 
 def _items(values: Mapping[str, str], pod: ExplainedPod) -> str:
-    containers = pod.info.record.containers
-    first_app = next((part.name for part in containers if part.kind is ContainerKind.APP), "")
-    if list(values) == [first_app]:  # an item without a name is for the first app container
-        return values[first_app]
+    main = main_container(pod.info.annotations, pod.info.record.containers)
+    if main is not None and list(values) == [main]:
+        return values[main]
     return ", ".join(f"{name}={value}" for name, value in values.items())
 
 

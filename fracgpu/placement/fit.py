@@ -206,8 +206,8 @@ class CardRequest(NamedTuple):
             container.mib,
             container.cores,
             1,
-            container.most_mib or 0,
-            container.most_share,
+            container.limit_mib or 0,
+            container.limit_share,
             container.share,
         )
 
@@ -223,6 +223,11 @@ class CardRequest(NamedTuple):
             limit_mib = -(-share.numerator * cards.capacity_mib // share.denominator)
         found: IntArray = np.maximum(np.where(cards.limits_mib, limit_mib, 0), self.mib)
         return found
+
+
+def keep_limit(limits_mib: IntArray, *, borrows: bool) -> Flags | bool:
+    """Return the cards on which a pod keeps what it may use: all, unless it *borrows*."""
+    return limits_mib > 0 if borrows else True
 
 
 _Refused = Flags | bool

@@ -213,8 +213,8 @@ def place(
 
 
 def _slice(card: CardUuid, container: ContainerNeed, limit_mib: int) -> Slice:
-    most_mib = Mib(limit_mib) if limit_mib > container.mib else Mib(0)
-    return Slice(card=card, mib=container.mib, cores=container.cores, most_mib=most_mib)
+    own_limit_mib = Mib(limit_mib) if limit_mib > container.mib else Mib(0)
+    return Slice(card=card, mib=container.mib, cores=container.cores, own_limit_mib=own_limit_mib)
 
 
 def is_linked(need: PodNeed, *, strategy: Strategy) -> bool:

@@ -21,7 +21,7 @@ from fracgpu.request.need import (
     PodNeed,
     PodRequest,
     SliceRequest,
-    describe_most,
+    describe_limit,
     need_of,
 )
 from fracgpu.request.no_class import among_selected, models_of, no_class, sizes_of
@@ -67,11 +67,11 @@ class Fitting:
                 numerator, denominator = part.mib or 0, 0
                 if part.mib is not None and cards > self.cards_of(part.mib):
                     self._mib_fits = False
-                if part.most_mib is not None and not self.cards_of(part.most_mib):
+                if part.limit_mib is not None and not self.cards_of(part.limit_mib):
                     self._mib_fits = False
-            if part.limit_mib is not None:
-                self._with_limit.append((numerator, denominator, cards, part.limit_mib))
-            if part.limit_slots is not None and part.limit_slots != cards:
+            if part.stated_mib is not None:
+                self._with_limit.append((numerator, denominator, cards, part.stated_mib))
+            if part.stated_slots is not None and part.stated_slots != cards:
                 self._slots_agree = False
         self._exact = pod_resource_sum(
             [
@@ -369,10 +369,10 @@ def need_from_limits(request: PodRequest, *, by_name: bool = False) -> PodNeed:
     """
     needs = []
     for part in request.slices:
-        if part.limit_mib is None or part.limit_slots is None:
+        if part.stated_mib is None or part.stated_slots is None:
             raise RequestError(
                 field=PodField("limits", container=part.container),
-                found="no " + (names.GPU_MEM if part.limit_mib is None else names.GPU_SLOT),
+                found="no " + (names.GPU_MEM if part.stated_mib is None else names.GPU_SLOT),
                 wanted="the limits that the FracGPU webhook writes",
                 hint="the pod was created while the webhook was down; create it again",
             )
@@ -380,12 +380,12 @@ def need_from_limits(request: PodRequest, *, by_name: bool = False) -> PodNeed:
             ContainerNeed(
                 name=part.container,
                 kind=part.kind,
-                cards=part.limit_slots,
-                mib=split_over_cards(part.limit_mib, part.limit_slots, part.container),
+                cards=part.stated_slots,
+                mib=split_over_cards(part.stated_mib, part.stated_slots, part.container),
                 cores=part.cores,
                 share=None if by_name else part.share,
-                most_share=part.most_share,
-                most_mib=part.most_mib,
+                limit_share=part.limit_share,
+                limit_mib=part.limit_mib,
             )
         )
     return need_of(request, needs)
@@ -400,7 +400,7 @@ def describe(granted: Grant) -> str:
 
 def _describe_one(need: ContainerNeed, card_class: CardClass | None) -> str:
     each = "each of " if need.cards > 1 else ""
-    words = f"{need.name}: {need.mib} MiB{describe_most(need)} on {each}{_cards(need.cards)}"
+    words = f"{need.name}: {need.mib} MiB{describe_limit(need)} on {each}{_cards(need.cards)}"
     if need.share is not None and card_class is not None:
         share = need.share.numerator / need.share.denominator  # float() takes far longer
         words += f" ({share:.4g} of {card_class.title})"
@@ -418,8 +418,8 @@ def _need_in(request: PodRequest, card_class: CardClass | None) -> PodNeed:
             mib=_mib_in(part, card_class),
             cores=part.cores,
             share=part.share,
-            most_share=part.most_share,
-            most_mib=part.most_mib,
+            limit_share=part.limit_share,
+            limit_mib=part.limit_mib,
         )
         for part in request.slices
     ]
@@ -479,7 +479,7 @@ def _mib_misfit(
         return _limit_misfit(need, allowed, fitting)
     largest = max(allowed, key=lambda card_class: card_class.largest_mib)
     mib = largest.largest_mib
-    by_limit = part.limit_mib is not None
+    by_limit = part.stated_mib is not None
     field = (
         limit_of(names.GPU_MEM, need.name)
         if by_limit
@@ -504,12 +504,12 @@ def _mib_misfit(
 def _limit_misfit(
     need: ContainerNeed, allowed: Sequence[CardClass], fitting: Fitting
 ) -> RequestError | None:
-    if need.most_mib is None or fitting.cards_of(need.most_mib):
+    if need.limit_mib is None or fitting.cards_of(need.limit_mib):
         return None
     mib = max(card_class.largest_mib for card_class in allowed)
     return RequestError(
         field=PodField(names.MEMORY_LIMIT, container=need.name),
-        found=f"{need.most_mib}Mi",
+        found=f"{need.limit_mib}Mi",
         wanted=f"at most what the largest card shares, {mib} MiB{_in_gib(mib)}",
         hint=f"'{mib}Mi' would fit",
     )
@@ -546,17 +546,17 @@ def _no_default(rule: ClassRule, classes: Sequence[CardClass]) -> RequestError:
 def _contradiction(request: PodRequest, need: PodNeed) -> RequestError | None:
     """Return the first contradiction between a container's limits and its annotations, or None."""
     for part, container in zip(request.slices, need.containers, strict=True):
-        if part.limit_mib is not None and part.limit_mib != container.total_mib:
+        if part.stated_mib is not None and part.stated_mib != container.total_mib:
             return RequestError(
                 field=limit_of(names.GPU_MEM, part.container),
-                found=str(part.limit_mib),
+                found=str(part.stated_mib),
                 wanted=f"{container.total_mib}, as its annotations say",
                 hint="leave the limit out; the webhook writes it",
             )
-        if part.limit_slots is not None and part.limit_slots != container.cards:
+        if part.stated_slots is not None and part.stated_slots != container.cards:
             return RequestError(
                 field=limit_of(names.GPU_SLOT, part.container),
-                found=str(part.limit_slots),
+                found=str(part.stated_slots),
                 wanted=f"{container.cards}, one for each card",
                 hint="leave the limit out; the webhook writes it",
             )

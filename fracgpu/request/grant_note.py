@@ -247,9 +247,9 @@ def words_of(text: str) -> str:
 
 
 def _most(container: ContainerNeed) -> str | msgspec.UnsetType:
-    if container.most_mib is not None:
-        return f"{container.most_mib}Mi"
-    return msgspec.UNSET if container.most_share is None else str(container.most_share)
+    if container.limit_mib is not None:
+        return f"{container.limit_mib}Mi"
+    return msgspec.UNSET if container.limit_share is None else str(container.limit_share)
 
 
 def _of(granted: Grant) -> dict[str, GrantedAmounts]:

@@ -39,6 +39,16 @@ MAX_GANG: Final = 128  # so that a gang is placed in one step
 _GANG_NAME: Final = re.compile("[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")  # as a label
 _GANG_SIZE: Final = re.compile("[1-9][0-9]{0,2}")
 
+_ABOUT_MOVES: Final = {
+    names.MOVE_GRACE: (re.compile("[0-9]{1,9}"), "whole seconds, e.g. '120'"),
+    names.MOVE_READY: (re.compile("true|false"), "true or false"),
+    names.MOVE_REQUESTED: (
+        re.compile("(?!(?i:false|no|0|)$).*", re.DOTALL),
+        "the time of the request, e.g. '2026-01-31T12:00:00Z'; remove the annotation to take it "
+        "back",
+    ),
+}
+
 _PAIRS: Final = "one item, or pairs 'container=item, container=item'"
 
 _T = TypeVar("_T")
@@ -82,7 +92,7 @@ def parse_request(
     rebalance = _choice(annotations, names.REBALANCE, Rebalance)
     limits = [(spec.name, *parse_resource_limits(spec)) for spec in containers]
     items = {
-        key: _items(annotations[key], key, containers, parse)
+        key: _items(annotations, key, containers, parse)
         for key, parse in ITEM_PARSERS.items()
         if key in annotations
     }
@@ -107,12 +117,12 @@ def parse_request(
             kind=spec.kind,
             share=share,
             mib=memory,
-            most_share=own.get(names.FRACTION_LIMIT),
-            most_mib=own.get(names.MEMORY_LIMIT),
+            limit_share=own.get(names.FRACTION_LIMIT),
+            limit_mib=own.get(names.MEMORY_LIMIT),
             cores=own.get(names.CORES, 0),
             cards=count,
-            limit_mib=mib,
-            limit_slots=slots,
+            stated_mib=mib,
+            stated_slots=slots,
         )
         _refuse_other_limit(annotations, part)
         slices.append(part)
@@ -135,15 +145,15 @@ def parse_request(
 
 def _refuse_other_limit(annotations: Mapping[str, str], part: SliceRequest) -> None:
     """Reject a limit in another unit than what is guaranteed, or below it."""
-    if part.most_mib is not None and part.most_share is not None:
+    if part.limit_mib is not None and part.limit_share is not None:
         key, wanted = names.FRACTION_LIMIT, f"no {names.MEMORY_LIMIT} as well"
-    elif part.most_mib is not None and part.mib is None:
+    elif part.limit_mib is not None and part.mib is None:
         key, wanted = names.MEMORY_LIMIT, f"{names.FRACTION_LIMIT}, as it requests a fraction"
-    elif part.most_share is not None and part.share is None:
+    elif part.limit_share is not None and part.share is None:
         key, wanted = names.FRACTION_LIMIT, f"{names.MEMORY_LIMIT}, as it requests memory"
-    elif part.most_mib is not None and part.mib is not None and part.most_mib < part.mib:
+    elif part.limit_mib is not None and part.mib is not None and part.limit_mib < part.mib:
         key, wanted = names.MEMORY_LIMIT, f"at least the {part.mib}Mi that it requests"
-    elif part.most_share is not None and part.share is not None and part.most_share < part.share:
+    elif part.limit_share is not None and part.share is not None and part.limit_share < part.share:
         key, wanted = names.FRACTION_LIMIT, f"at least the {float(part.share):.9g} that it requests"
     else:
         return
@@ -166,6 +176,20 @@ def _refuse_unenforced_limits(
                 wanted=f"{names.ISOLATION}: kernel, or best: what is borrowed is limited by driver "
                 "or kernel alone",
             )
+
+
+def refuse_misread_moves(annotations: Mapping[str, str]) -> None:
+    """Reject what the rebalancer would not read as it was meant.
+
+    Not a part of :func:`parse_request`: a pod that has such a value already is placed all the same.
+
+    Raises:
+        RequestError: an annotation about moves has a value that means nothing.
+    """
+    for key, (form, wanted) in _ABOUT_MOVES.items():
+        text = annotations.get(key)
+        if text is not None and not form.fullmatch(text):
+            raise RequestError(field=key, found=text, wanted=wanted)
 
 
 def refuse_beyond(annotations: Mapping[str, str], containers: Sequence[ContainerSpec]) -> None:
@@ -244,19 +268,37 @@ def _refuse_orphans(
         )
 
 
+def main_container(
+    annotations: Mapping[str, str], containers: Sequence[ContainerSpec]
+) -> str | None:
+    """Return the container that an item without a name is for: the first app container, if any.
+
+    In a pod that has its grant it is the first that was granted: a service mesh may have put its
+    own container before it since.
+    """
+    apps = [spec for spec in containers if spec.kind is ContainerKind.APP]
+    if names.GRANTED in annotations:
+        apps = [spec for spec in apps if names.GPU_MEM in spec.limits] or apps
+    return apps[0].name if apps else None
+
+
 def _items(
-    text: str, key: str, containers: Sequence[ContainerSpec], parse: Callable[[str, str], _T]
+    annotations: Mapping[str, str],
+    key: str,
+    containers: Sequence[ContainerSpec],
+    parse: Callable[[str, str], _T],
 ) -> dict[str, _T]:
-    """Parse one annotation: one item for the first app container, or ``name=item`` pairs."""
+    """Parse one annotation: one item for the main container, or ``name=item`` pairs."""
+    text = annotations[key]
     known = {spec.name: None for spec in containers}
     if "=" in text:
         return {name: parse(item, key) for name, item in _pairs(text, key, known).items()}
-    apps = [spec.name for spec in containers if spec.kind is ContainerKind.APP]
-    if not apps:
+    main = main_container(annotations, containers)
+    if main is None:
         raise RequestError(field=key, found=text, wanted="a pod with at least one container")
     if "," in text and len(known) > 1:
         raise RequestError(field=key, found=text, wanted=_PAIRS)
-    return {apps[0]: parse(text.strip(), key)}
+    return {main: parse(text.strip(), key)}
 
 
 def _pairs(text: str, key: str, known: Mapping[str, None]) -> dict[str, str]:

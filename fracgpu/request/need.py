@@ -83,23 +83,23 @@ class SliceRequest(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         share: exact share of a card of some class, or None if the container asks for *mib*.
         mib: MiB per card, or None if the container asks for a *share*.
-        most_share: how much of a card it may use beside its *share*; None if no more than that.
-        most_mib: how many MiB of each card it may use; None if no more than *mib*.
+        limit_share: how much of a card it may use beside its *share*; None if no more than that.
+        limit_mib: how many MiB of each card it may use; None if no more than *mib*.
         cores: percent of one card's compute, 0 for none reserved.
-        limit_mib: total MiB that the container's limits already state, or None.
-        limit_slots: slots that the container's limits already state, or None.
+        stated_mib: total MiB that the container's resource limits already state, or None.
+        stated_slots: slots that the container's resource limits already state, or None.
     """
 
     container: str
     kind: ContainerKind = ContainerKind.APP
     share: Fraction | None = None
     mib: Mib | None = None
-    most_share: Fraction | None = None
-    most_mib: Mib | None = None
+    limit_share: Fraction | None = None
+    limit_mib: Mib | None = None
     cores: int = 0
     cards: int = 1
-    limit_mib: Mib | None = None
-    limit_slots: int | None = None
+    stated_mib: Mib | None = None
+    stated_slots: int | None = None
 
 
 class PodRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,7 +121,7 @@ class ContainerNeed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What one container needs: *mib* and *cores* on each of *cards* distinct cards.
 
     If *share* is set, only cards of which that share is exactly *mib* will do. Where a card's
-    containers are limited, it may use as much as *most_mib*, or the share *most_share*, says.
+    containers are limited, it may use as much as *limit_mib*, or the share *limit_share*, says.
     """
 
     name: str
@@ -130,13 +130,13 @@ class ContainerNeed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     mib: Mib
     cores: int = 0
     share: Fraction | None = None
-    most_share: Fraction | None = None
-    most_mib: Mib | None = None
+    limit_share: Fraction | None = None
+    limit_mib: Mib | None = None
 
     @property
     def may_borrow(self) -> bool:
         """Whether it may use more than it is guaranteed."""
-        return self.most_share is not None or self.most_mib is not None
+        return self.limit_share is not None or self.limit_mib is not None
 
     @property
     def total_mib(self) -> Mib:
@@ -176,12 +176,12 @@ def need_of(request: PodRequest, containers: Sequence[ContainerNeed]) -> PodNeed
 DEFAULT_STRATEGY: Final = Strategy.LEAST_WASTE
 
 
-def describe_most(container: ContainerNeed) -> str:
+def describe_limit(container: ContainerNeed) -> str:
     """Return how much a container may use beyond what it is guaranteed; empty if nothing."""
-    if container.most_mib is not None:
-        return f" (at most {format_mib(container.most_mib)})"
-    if container.most_share is not None:
-        return f" (at most {float(container.most_share):.4g} of the card)"
+    if container.limit_mib is not None:
+        return f" (at most {format_mib(container.limit_mib)})"
+    if container.limit_share is not None:
+        return f" (at most {float(container.limit_share):.4g} of the card)"
     return ""
 
 
@@ -191,7 +191,7 @@ def describe_need(need: PodNeed) -> str:
     for container in need.containers:
         each = f"each of {container.cards} cards" if container.cards > 1 else "1 card"
         cores = f", {container.cores}% of the compute" if container.cores else ""
-        size = f"{format_mib(container.mib)}{describe_most(container)}"
+        size = f"{format_mib(container.mib)}{describe_limit(container)}"
         parts.append(f"{container.name}: {size} on {each}{cores}")
     models = f"; models {', '.join(need.models)}" if need.models else ""
     return "; ".join(parts) + models

@@ -20,18 +20,18 @@ class Slice:
 
     Attributes:
         mib: what it is guaranteed.
-        most_mib: how much it may use; 0 for no more than *mib*.
+        own_limit_mib: how much it may use, also when it is resized; 0 for no more than *mib*.
     """
 
     card: CardUuid
     mib: Mib
     cores: int = 0
-    most_mib: Mib = Mib(0)
+    own_limit_mib: Mib = Mib(0)
 
     @property
     def limit_mib(self) -> Mib:
         """How much the container may use: never less than it is guaranteed."""
-        return max(self.mib, self.most_mib)
+        return max(self.mib, self.own_limit_mib)
 
 
 # What the Binding writes on the pod: container name → its slices, on distinct cards.
@@ -253,7 +253,7 @@ def read_assignment(text: str) -> Assignment:
                 card=CardUuid(part.card),
                 mib=Mib(part.mib),
                 cores=part.cores,
-                most_mib=Mib(part.limit),
+                own_limit_mib=Mib(part.limit),
             )
             for part in slices
         )

@@ -7,7 +7,7 @@ from typing import Final
 
 from fracgpu.cards.card import CardUuid
 from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources
-from fracgpu.state.move_object import RESERVING, MoveObject, MovePhase, in_utc
+from fracgpu.state.move_object import RESERVING, MoveObject, MovePhase
 
 # The pod on the source stays, so there will be no room.
 _NO_ROOM: Final = (MovePhase.RECOMMENDED, MovePhase.ROLLING_BACK, MovePhase.ABORTED)
@@ -46,9 +46,9 @@ def hold_of(move: MoveObject) -> CardHold | None:
     phase = move.status.phase
     if beneficiary is None or phase in _NO_ROOM:
         return None
-    until = in_utc(move.status.held_until or beneficiary.held_until)
+    until = move.status.held_until or beneficiary.held_until
     if phase in RESERVING and move.status.held_until is None:
-        until = max(until, in_utc(move.reserved_until))
+        until = max(until, move.reserved_until)
     return CardHold(
         move=move.name,
         pod_uid=beneficiary.uid,

@@ -58,6 +58,13 @@ RESERVING: Final = frozenset(
 class _Shape(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """What all parts have in common: camel-cased keys, and defaults left out."""
 
+    def __post_init__(self) -> None:
+        """Take a time without a zone, which the API server accepts from people, for UTC."""
+        for field in self.__struct_fields__:
+            value = getattr(self, field)
+            if isinstance(value, datetime) and value.tzinfo is None:
+                msgspec.structs.force_setattr(self, field, value.replace(tzinfo=UTC))
+
 
 class PodReference(_Shape, frozen=True, kw_only=True):
     """One very pod."""
@@ -260,8 +267,3 @@ def decode_move(body: bytes) -> MoveObject:
         WireError: *body* is no Move of this version.
     """
     return decode_wire(_decoder.decode, body, what=KIND)
-
-
-def in_utc(moment: datetime) -> datetime:
-    """Return a time of a Move; without a time zone, which the API server accepts, it is UTC."""
-    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)

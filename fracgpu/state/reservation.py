@@ -10,7 +10,7 @@ from fracgpu.cards.card import FULL_CORES, CardUuid
 from fracgpu.errors import WireError, decode_wire
 from fracgpu.state.allocation import WHOLE_CARD, CardAllocation
 from fracgpu.state.card_hold import CardHold, hold_of
-from fracgpu.state.move_object import KIND, RESERVING, MoveObject, MovePhase, decode_move, in_utc
+from fracgpu.state.move_object import KIND, RESERVING, MoveObject, MovePhase, decode_move
 from fracgpu.units import MAX_MIB, Mib
 
 _MAX_SLOTS: Final = 1024  # containers of one pod; far more than a card can have slots
@@ -92,7 +92,7 @@ def reservation_of(move: MoveObject) -> Reservation | None:
             slots=spec.request.slots,
             borrow_mib=Mib(max(spec.request.limit_mib - spec.request.mib, 0)),
         ),
-        until=in_utc(move.reserved_until),
+        until=move.reserved_until,
     )
 
 
@@ -106,7 +106,7 @@ def source_denial_of(move: MoveObject) -> SourceDenial | None:
         owner_uid=spec.owner.uid,
         node=spec.source.node,
         card=CardUuid(spec.source.card),
-        until=in_utc(spec.source_denied_until),
+        until=spec.source_denied_until,
     )
 
 
@@ -172,9 +172,10 @@ def _text(found: Any, *path: str) -> str:
 
 def _time(text: str) -> datetime:
     try:
-        return in_utc(datetime.fromisoformat(text))
+        found = datetime.fromisoformat(text)
     except ValueError:
         return NEVER
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
 
 
 def _amount_problem(move: MoveObject) -> str:

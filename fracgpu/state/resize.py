@@ -131,12 +131,12 @@ def answer(
         return problem
     (container,) = assigned
     wanted = {container: tuple(replace(part, mib=mib) for part in assigned[container])}
-    most_mib = min(part.most_mib for part in assigned[container])
-    if mib > (most_mib or mib):
-        return Refused(f"more than the {most_mib}Mi that the pod may use at most")
+    own_limit_mib = min(part.own_limit_mib for part in assigned[container])
+    if mib > (own_limit_mib or mib):
+        return Refused(f"more than the {own_limit_mib}Mi that the pod may use at most")
 
     def left(card: CardUuid) -> Mib | None:
-        return free_mib(card, not most_mib)
+        return free_mib(card, not own_limit_mib)
 
     if before is None:
         return _within(wanted, assigned, left)

@@ -6,7 +6,7 @@ record before the side effect that it announces, performs that, and reports it.
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
 import structlog
@@ -21,53 +21,19 @@ from rebalancer.moves.steps import (
     Action,
     Do,
     Enter,
-    EvictionOutcome,
     EvictionResult,
     MoveFacts,
     Step,
     StepContext,
     Wait,
-    demote_answered,
+    answered,
     end,
-    evict_answered,
-    evicted,
-    evicting,
-    notice_answered,
-    noticed,
-    planned,
-    preflight_answered,
-    release_answered,
-    replacement_ready,
-    reserved,
-    restore_answered,
-    rolling_back,
-    surging,
-    verifying,
+    next_step,
 )
 
 log = structlog.get_logger()
 
 _MOST_STEPS: Final = 20  # of one move in one cycle; it needs half of that at most
-
-_BY_PHASE: Final[Mapping[MovePhase, Callable[[MoveRecord, MoveFacts, StepContext], Step]]] = {
-    MovePhase.PLANNED: planned,
-    MovePhase.RESERVED: reserved,
-    MovePhase.NOTICED: noticed,
-    MovePhase.SURGING: surging,
-    MovePhase.REPLACEMENT_READY: replacement_ready,
-    MovePhase.EVICTING: evicting,
-    MovePhase.EVICTED: evicted,
-    MovePhase.VERIFYING: verifying,
-    MovePhase.ROLLING_BACK: rolling_back,
-}
-_BY_ACTION: Final[Mapping[Action, Callable[[MoveRecord, EvictionResult, StepContext], Step]]] = {
-    Action.PREFLIGHT: preflight_answered,
-    Action.NOTICE: notice_answered,
-    Action.RELEASE: release_answered,
-    Action.DEMOTE: demote_answered,
-    Action.RESTORE: restore_answered,
-    Action.UNMARK: restore_answered,
-}
 
 
 class MoveReporter(Protocol):
@@ -121,7 +87,7 @@ class MoveExecutor:
                 return
             facts = facts or await self._observer.observe(record, context)
             # In a thread: to look at a plan again takes as long as to look at all cards.
-            step = await asyncio.to_thread(_BY_PHASE[record.phase], record, facts, context)
+            step = await asyncio.to_thread(next_step, record, facts, context)
             while isinstance(step, Do):
                 step = await self._do(step, record, facts, context)
             if isinstance(step, Wait):
@@ -144,15 +110,9 @@ class MoveExecutor:
         self, due: Do, record: MoveRecord, facts: MoveFacts, context: StepContext
     ) -> Step:
         """Perform a side effect, report it, and return what follows from the answer."""
-        action = due.action
-        result = await self._effects.perform(action, record, facts, context)
-        await self._reporter.done(action, record, result, context.policy)
-        if action is Action.EVICT:
-            return evict_answered(record, result, facts, context, jitter=self._jitter())
-        if due.then is not None:
-            done = result.outcome is EvictionOutcome.ALLOWED
-            return due.then if done else Wait(result.detail or record.detail)
-        return _BY_ACTION[action](record, result, context)
+        result = await self._effects.perform(due.action, record, facts, context)
+        await self._reporter.done(due.action, record, result, context.policy)
+        return answered(due, record, result, facts, context, jitter=self._jitter())
 
     async def _enter(self, before: MoveRecord, step: Enter, context: StepContext) -> MoveRecord:
         """Persist a changed record, then report what the change means."""

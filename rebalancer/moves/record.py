@@ -174,8 +174,16 @@ class MoveRecord:
 
     @property
     def ending(self) -> Ending | None:
-        """How the move ended, or will have ended once it is rolled back."""
-        return Ending(self.status.result) if self.status.result else None
+        """How the move ended, or will have ended once it is rolled back.
+
+        A word that this version does not know counts as a failure, as unknown is never good.
+        """
+        if not self.status.result:
+            return None
+        try:
+            return Ending(self.status.result)
+        except ValueError:
+            return Ending.INTERFERED
 
     @property
     def detail(self) -> str:
@@ -271,7 +279,6 @@ def spec_of(
     state: DisruptionState,
     *,
     policy: RebalancerPolicy,
-    config_hash: str,
     now: datetime,
     holds: bool = True,
 ) -> MoveSpec:
@@ -281,7 +288,6 @@ def spec_of(
         move: the decision.
         state: on which it was made.
         policy: by which it was made.
-        config_hash: of the policy.
         now: the time of the plan.
         holds: the move reserves its target; one that is only rehearsed or shown does not.
     """
@@ -329,7 +335,7 @@ def spec_of(
         startup_s=round(startup_s(state, pod), 3) if pod else 0.0,
         grace_s=grace_s,
         approved=move.method == requested.NAME,
-        config_hash=config_hash,
+        config_hash=policy.digest,
     )
 
 

@@ -32,65 +32,6 @@ _TWO_BUDGETS: Final = "more than one PodDisruptionBudget"
 _DONE: Final = EvictionResult(outcome=EvictionOutcome.ALLOWED)
 
 
-class Evictor:
-    """Requests the eviction of one very pod as it was read: UID and version are preconditions.
-
-    A request that is delayed on its way, beyond the term of the leader that sent it, therefore
-    evicts nobody once the pod has been changed; see `Action.WITHDRAW`.
-
-    Args:
-        client: reaches the API server.
-    """
-
-    def __init__(self, client: KubeClient) -> None:
-        self._client = client
-
-    async def dry_run(self, move: Move) -> EvictionResult:
-        """Request with ``dryRun=All``: budgets, RBAC and webhooks are checked, no pod evicted."""
-        return await self._ask(move, dry_run=True)
-
-    async def evict(self, move: Move) -> EvictionResult:
-        """Evict the pod with its own grace period; safe to call again after any outcome."""
-        return await self._ask(move, dry_run=False)
-
-    async def _check(self, move: Move) -> tuple[EvictionResult, str]:
-        """Return whether the pod can still be evicted, and its resourceVersion.
-
-        ALLOWED, GONE, OTHER_POD or REFUSED. A pending pod bypasses every disruption budget, so a
-        pod that is not running is refused.
-        """
-        try:
-            body = await self._client.get(PODS, move.name, namespace=move.namespace)
-            pod = decode_pod_info(body)
-        except NotFound:
-            detail = "there is no such pod"
-            return EvictionResult(outcome=EvictionOutcome.GONE, detail=detail, code=404), ""
-        except KubeError as error:
-            outcome = EvictionOutcome.UNCLEAR
-            return EvictionResult(outcome=outcome, detail=str(error), code=error.status), ""
-        except WireError as error:
-            return EvictionResult(outcome=EvictionOutcome.REFUSED, detail=str(error)), ""
-        return _state_of(pod, move), pod.record.resource_version
-
-    async def _ask(self, move: Move, *, dry_run: bool) -> EvictionResult:
-        # Read the pod first: it shows whether an eviction whose answer was lost took place. Who
-        # leads after us changes the pod after this read, because the guard is asked after it.
-        found, version = await self._check(move)
-        if found.outcome is not EvictionOutcome.ALLOWED:
-            return found
-        try:
-            await self._client.evict(
-                namespace=move.namespace,
-                name=move.name,
-                uid=move.pod_uid,
-                version="" if dry_run else version,
-                dry_run=dry_run,
-            )
-        except KubeError as error:
-            return judge(error)
-        return EvictionResult(outcome=EvictionOutcome.ALLOWED, code=201)
-
-
 def _state_of(pod: PodInfo, move: Move) -> EvictionResult:
     if pod.record.uid != move.pod_uid:
         detail = f"{move.pod} has UID {pod.record.uid}; want {move.pod_uid}"
@@ -101,27 +42,26 @@ def _state_of(pod: PodInfo, move: Move) -> EvictionResult:
         return EvictionResult(
             outcome=EvictionOutcome.REFUSED, detail=f"it is {pod.phase or 'not running'}"
         )
-    return EvictionResult(outcome=EvictionOutcome.ALLOWED)
+    return _DONE
 
 
 def judge(error: KubeError) -> EvictionResult:
     """Return what an error of the Eviction API means for the pod."""
-    detail = str(error)
-    if isinstance(error, NotFound):
-        return EvictionResult(outcome=EvictionOutcome.GONE, detail=detail, code=error.status)
-    if isinstance(error, Conflict):
-        return EvictionResult(outcome=EvictionOutcome.CHANGED, detail=detail, code=error.status)
-    if isinstance(error, TooManyRequests):
-        outcome = EvictionOutcome.BLOCKED if error.by_disruption_budget else EvictionOutcome.BUSY
-        return EvictionResult(
-            outcome=outcome, detail=detail, code=error.status, retry_after_s=error.retry_after_s
-        )
-    if isinstance(error, Unavailable):
-        outcome = (
-            EvictionOutcome.REFUSED if _TWO_BUDGETS in error.message else EvictionOutcome.UNCLEAR
-        )
-        return EvictionResult(outcome=outcome, detail=detail, code=error.status)
-    return EvictionResult(outcome=EvictionOutcome.REFUSED, detail=detail, code=error.status)
+    retry_after_s = None
+    match error:
+        case NotFound():
+            outcome = EvictionOutcome.GONE
+        case Conflict():
+            outcome = EvictionOutcome.CHANGED
+        case TooManyRequests():
+            by_budget = error.by_disruption_budget
+            outcome = EvictionOutcome.BLOCKED if by_budget else EvictionOutcome.BUSY
+            retry_after_s = error.retry_after_s
+        case Unavailable() if _TWO_BUDGETS not in error.message:
+            outcome = EvictionOutcome.UNCLEAR
+        case _:
+            outcome = EvictionOutcome.REFUSED
+    return EvictionResult(outcome=outcome, detail=str(error), retry_after_s=retry_after_s)
 
 
 class SideEffects:
@@ -129,12 +69,10 @@ class SideEffects:
 
     Args:
         client: reaches the API server.
-        evictor: evicts pods.
     """
 
-    def __init__(self, client: KubeClient, evictor: Evictor) -> None:
+    def __init__(self, client: KubeClient) -> None:
         self._client = client
-        self._evictor = evictor
 
     async def perform(
         self, action: Action, record: MoveRecord, facts: MoveFacts, context: StepContext
@@ -149,7 +87,7 @@ class SideEffects:
             case Action.RELEASE:
                 return await self._patch(record, _release(record, victim))
             case Action.EVICT:
-                return await self._evictor.evict(record.move)
+                return await self.evict(record.move)
             case Action.WITHDRAW:
                 return await self._patch(record, _withdraw(record, victim))
             case Action.DEMOTE:
@@ -157,12 +95,46 @@ class SideEffects:
             case Action.RESTORE | Action.UNMARK:
                 return await self._patch(record, _restore(record, victim))
 
+    async def evict(self, move: Move, *, dry_run: bool = False) -> EvictionResult:
+        """Evict one very pod with its own grace period; safe to call again after any outcome.
+
+        UID and version as it was read are preconditions: a request that is delayed on its way,
+        beyond the term of the leader that sent it, evicts nobody once the pod has been changed; see
+        `Action.WITHDRAW`. A pending pod bypasses every disruption budget, so it is refused. A dry
+        run checks budgets, RBAC and webhooks.
+        """
+        # Read the pod first: it shows whether an eviction whose answer was lost took place. Who
+        # leads after us changes the pod after this read, because the guard is asked after it.
+        try:
+            body = await self._client.get(PODS, move.name, namespace=move.namespace)
+            pod = decode_pod_info(body)
+        except NotFound:
+            return EvictionResult(outcome=EvictionOutcome.GONE, detail="there is no such pod")
+        except KubeError as error:
+            return EvictionResult(outcome=EvictionOutcome.UNCLEAR, detail=str(error))
+        except WireError as error:
+            return EvictionResult(outcome=EvictionOutcome.REFUSED, detail=str(error))
+        found = _state_of(pod, move)
+        if found.outcome is not EvictionOutcome.ALLOWED:
+            return found
+        try:
+            await self._client.evict(
+                namespace=move.namespace,
+                name=move.name,
+                uid=move.pod_uid,
+                version="" if dry_run else pod.record.resource_version,
+                dry_run=dry_run,
+            )
+        except KubeError as error:
+            return judge(error)
+        return _DONE
+
     async def _preflight(self, record: MoveRecord, victim: VictimFacts) -> EvictionResult:
         if record.mode is MoveMode.SURGE:
             released = await self._patch(record, _release(record, victim), dry_run=True)
             if released.outcome is not EvictionOutcome.ALLOWED:
                 return released
-        return await self._evictor.dry_run(record.move)
+        return await self.evict(record.move, dry_run=True)
 
     async def _notice(self, record: MoveRecord, context: StepContext) -> EvictionResult:
         at = record.phase_since + notice_of(record, context.policy)
@@ -209,7 +181,7 @@ def judge_write(error: KubeError) -> EvictionResult:
     A JSON patch whose ``test`` fails is answered with 422.
     """
     if isinstance(error, (Conflict, Invalid)):
-        return EvictionResult(outcome=EvictionOutcome.UNCLEAR, detail=str(error), code=error.status)
+        return EvictionResult(outcome=EvictionOutcome.UNCLEAR, detail=str(error))
     return judge(error)
 
 

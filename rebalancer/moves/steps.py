@@ -27,7 +27,7 @@ verifying        settled: the source has cooled and the target has   useless; lo
 ================ =================================================== =========================
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import Enum
@@ -64,7 +64,6 @@ class EvictionResult:
 
     outcome: EvictionOutcome
     detail: str = ""
-    code: int | None = None
     retry_after_s: float | None = None
 
 
@@ -318,14 +317,6 @@ def preflight_answered(record: MoveRecord, result: EvictionResult, context: Step
     return end(record, ending, result.detail, now=context.now)
 
 
-def notice_answered(record: MoveRecord, result: EvictionResult, context: StepContext) -> Step:
-    """Return what follows from telling the pod; the notice itself is read in the next cycle."""
-    if result.outcome is EvictionOutcome.REFUSED:
-        return end(record, Ending.REFUSED, result.detail, now=context.now)
-    notice = notice_of(record, context.policy)
-    return Wait(result.detail or f"the notice of {notice.total_seconds():g} s")
-
-
 def without_move(state: DisruptionState, record: MoveRecord) -> DisruptionState:
     """Return the disruption state as if this move had never begun."""
     past = [past_move for past_move in state.past if past_move.id != record.id]
@@ -539,26 +530,6 @@ def rolling_back(record: MoveRecord, facts: MoveFacts, context: StepContext) -> 
         return Wait(record.detail)  # its ReplicaSet will adopt it
     found = facts.replacement
     return Do(Action.DEMOTE if found is not None and not found.demoted else Action.RESTORE)
-
-
-def release_answered(record: MoveRecord, result: EvictionResult, context: StepContext) -> Step:
-    """Return what follows from the change of the label."""
-    if result.outcome is EvictionOutcome.REFUSED:
-        return end(record, Ending.REFUSED, result.detail, now=context.now)
-    # Released, or unclear: the pod is read again before anything else is done.
-    return Wait(result.detail or "the replacement is not created yet")
-
-
-def demote_answered(record: MoveRecord, result: EvictionResult, context: StepContext) -> Step:
-    """Return what follows from marking the replacement: the pod gets its label back in any case."""
-    del record, result, context
-    return Do(Action.RESTORE)
-
-
-def restore_answered(record: MoveRecord, result: EvictionResult, context: StepContext) -> Step:
-    """Return what follows from giving the pod its label back, or from taking the mark off it."""
-    del context
-    return Wait(record.detail if result.outcome is EvictionOutcome.ALLOWED else result.detail)
 
 
 def noted(record: MoveRecord, found: ReplacementFacts) -> MoveRecord:
@@ -811,3 +782,54 @@ def _later(
         retry_at=context.now + timedelta(seconds=pause_s),
         message=message,
     )
+
+
+_BY_PHASE: Final[Mapping[MovePhase, Callable[[MoveRecord, MoveFacts, StepContext], Step]]] = {
+    MovePhase.PLANNED: planned,
+    MovePhase.RESERVED: reserved,
+    MovePhase.NOTICED: noticed,
+    MovePhase.SURGING: surging,
+    MovePhase.REPLACEMENT_READY: replacement_ready,
+    MovePhase.EVICTING: evicting,
+    MovePhase.EVICTED: evicted,
+    MovePhase.VERIFYING: verifying,
+    MovePhase.ROLLING_BACK: rolling_back,
+}
+
+
+def next_step(record: MoveRecord, facts: MoveFacts, context: StepContext) -> Step:
+    """Return what a move does next, by its phase."""
+    return _BY_PHASE[record.phase](record, facts, context)
+
+
+def answered(
+    due: Do,
+    record: MoveRecord,
+    result: EvictionResult,
+    facts: MoveFacts,
+    context: StepContext,
+    *,
+    jitter: float,
+) -> Step:
+    """Return what follows from the API server's answer to a side effect.
+
+    The arguments are as those of `evict_answered`.
+    """
+    match due.action:
+        case Action.EVICT:
+            return evict_answered(record, result, facts, context, jitter=jitter)
+        case Action.PREFLIGHT:
+            return preflight_answered(record, result, context)
+        case Action.DEMOTE:  # whether or not it is marked, the pod gets its label back
+            return Do(Action.RESTORE)
+        case Action.NOTICE | Action.RELEASE if result.outcome is EvictionOutcome.REFUSED:
+            return end(record, Ending.REFUSED, result.detail, now=context.now)
+        case Action.NOTICE:  # the notice itself is read in the next cycle
+            notice = notice_of(record, context.policy)
+            return Wait(result.detail or f"the notice of {notice.total_seconds():g} s")
+        case Action.RELEASE:  # released, or unclear: the pod is read again before anything else
+            return Wait(result.detail or "the replacement is not created yet")
+        case Action.WITHDRAW | Action.RESTORE | Action.UNMARK:
+            done = result.outcome is EvictionOutcome.ALLOWED
+            waiting = Wait(record.detail if done else result.detail or record.detail)
+            return due.then if done and due.then else waiting

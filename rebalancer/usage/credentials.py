@@ -105,13 +105,8 @@ def read_credentials(files: CredentialFiles) -> Credentials:
     """
     found = _read_folder(files.folder) if files.folder else {}
     where = f"{DIR_FLAG} {files.folder}"
-    token = found.get(_TOKEN)
-    presented = f"the token of {where}" if token is not None else ""
-    if files.token_file is not None:
-        if token is not None:
-            raise CredentialsUnusable(f"{TOKEN_FLAG} is set and {where} has a token; want one")
-        token = _read(files.token_file, what=f"{TOKEN_FLAG} {files.token_file}")
-        presented = f"the token of {TOKEN_FLAG} {files.token_file}"
+    token, its_place = _one_of(found.get(_TOKEN), where, TOKEN_FLAG, files.token_file)
+    presented = f"the token of {its_place}" if token is not None else ""
     headers, secrets = _headers(found.get(_HEADERS, b""), where=where)
     basic = _basic(found, where=where)
     if basic and token is not None:
@@ -126,12 +121,14 @@ def read_credentials(files: CredentialFiles) -> Credentials:
         headers["Authorization"] = f"Basic {pair}"
         secrets |= {password, pair}
         presented = f"the username and password of {where}"
-    client_pem = _client_pem(found, where=where)
-    ca_pem, trusted = _ca_pem(files, found, where=where)
+    pair_pem = _both(found, CERT_KEY, PRIVATE_KEY_KEY, where=where)
+    client_pem = b"\n".join(pair_pem or ())
+    ca_pem, its_place = _one_of(found.get(CA_KEY), f"{CA_KEY} in {where}", CA_FLAG, files.ca_file)
+    trusted = "the public authorities" if ca_pem is None else f"the authorities of {its_place}"
     parts = [presented, f"the client certificate of {where}" if client_pem else ""]
     return Credentials(
         headers=headers,
-        ca_pem=ca_pem,
+        ca_pem=b"" if ca_pem is None else ca_pem or b"\n",  # an empty file trusts nobody
         client_pem=client_pem,
         presented=" and ".join(part for part in parts if part) or "no credentials",
         trusted=trusted,
@@ -194,11 +191,31 @@ def _read_all(folder: Path) -> dict[str, bytes]:
     return {name: _bounded(folder / name) for name in names[: len(_KEYS) + 1]}
 
 
-def _read(path: Path, *, what: str) -> bytes:
+def _one_of(
+    content: bytes | None, place: str, flag: str, file: Path | None
+) -> tuple[bytes | None, str]:
+    """Return what a key of the Secret holds or, instead of it, a file of its own; and its place."""
+    if file is None:
+        return content, place
+    if content is not None:
+        raise CredentialsUnusable(f"{flag} is set and {place} has it too; want one")
     try:
-        return _bounded(path)
+        return _bounded(file), f"{flag} {file}"
     except OSError as error:
-        raise CredentialsUnusable(f"{what} cannot be read: {error.strerror or error}") from error
+        why = error.strerror or error
+        raise CredentialsUnusable(f"{flag} {file} cannot be read: {why}") from error
+
+
+def _both(
+    found: Mapping[str, bytes], first: str, second: str, *, where: str
+) -> tuple[bytes, bytes] | None:
+    """Return what two keys hold that go together; None without either."""
+    if first not in found and second not in found:
+        return None
+    for key, other in ((first, second), (second, first)):
+        if key not in found:
+            raise CredentialsUnusable(f"{where} has {other} and no {key}; want both")
+    return found[first], found[second]
 
 
 def _bounded(path: Path) -> bytes:
@@ -210,15 +227,13 @@ def _bounded(path: Path) -> bytes:
 
 
 def _basic(found: Mapping[str, bytes], *, where: str) -> tuple[str, str] | None:
-    if _USERNAME not in found and _PASSWORD not in found:
+    pair = _both(found, _USERNAME, _PASSWORD, where=where)
+    if pair is None:
         return None
-    for key, other in ((_USERNAME, _PASSWORD), (_PASSWORD, _USERNAME)):
-        if key not in found:
-            raise CredentialsUnusable(f"{where} has {other} and no {key}; want both")
-    username = _line(found[_USERNAME], what=f"{_USERNAME} in {where}")
+    username = _line(pair[0], what=f"{_USERNAME} in {where}")
     if ":" in username:
         raise CredentialsUnusable(f"{_USERNAME} in {where} has a colon, which ends it; want none")
-    return username, _line(found[_PASSWORD], what=f"{_PASSWORD} in {where}")
+    return username, _line(pair[1], what=f"{_PASSWORD} in {where}")
 
 
 def _headers(content: bytes, *, where: str) -> tuple[dict[str, str], set[str]]:
@@ -244,26 +259,6 @@ def _headers(content: bytes, *, where: str) -> tuple[dict[str, str], set[str]]:
             f"{what} has {len(headers)} headers; want {_MOST_HEADERS} at most"
         )
     return headers, set(headers.values())
-
-
-def _client_pem(found: Mapping[str, bytes], *, where: str) -> bytes:
-    if (CERT_KEY in found) != (PRIVATE_KEY_KEY in found):
-        there, missing = CERT_KEY, PRIVATE_KEY_KEY
-        if there not in found:
-            there, missing = missing, there
-        raise CredentialsUnusable(f"{where} has {there} and no {missing}; want both")
-    return found[CERT_KEY] + b"\n" + found[PRIVATE_KEY_KEY] if CERT_KEY in found else b""
-
-
-def _ca_pem(files: CredentialFiles, found: Mapping[str, bytes], *, where: str) -> tuple[bytes, str]:
-    if files.ca_file is not None:
-        if CA_KEY in found:
-            raise CredentialsUnusable(f"{CA_FLAG} is set and {where} has {CA_KEY}; want one")
-        trusted = f"the authorities of {CA_FLAG} {files.ca_file}"
-        return _read(files.ca_file, what=f"{CA_FLAG} {files.ca_file}") or b"\n", trusted
-    if CA_KEY in found:
-        return found[CA_KEY] or b"\n", f"the authorities of {CA_KEY} in {where}"
-    return b"", "the public authorities"
 
 
 def _word(content: bytes, *, what: str) -> str:

@@ -1,6 +1,7 @@
 """Turns Prometheus series into card usage; missing, old or impossible values are not trusted."""
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+import math
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Final, Protocol
@@ -9,7 +10,7 @@ import numpy as np
 
 from fracgpu.cards.card import CardUuid
 from fracgpu.disruption.heat import CardReading, CardUsage, ReadingQuality
-from fracgpu.disruption.load_history import FULL_RATIO, SPAN_S, LoadHistory
+from fracgpu.disruption.load_history import FULL_SPAN_RATIO, SPAN_S, LoadHistory
 from fracgpu.disruption.move import PastMove
 from fracgpu.disruption.policy import RebalancerPolicy
 from fracgpu.units import MAX_MIB, Mib
@@ -79,6 +80,7 @@ class _Answers:
     busy_changes: Mapping[str, float]
     power_changes: Mapping[str, float]
     active: Mapping[str, float]
+    unchanged: frozenset[str]
     repeating: frozenset[str]
     pod_mean: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     pod_samples: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
@@ -142,11 +144,18 @@ class MeasuredUsage:
             [await self._prometheus.query(promql.interval(each), at_s=at_s) for each in windows]
         )
         longest_s = max(interval_s.values(), default=USUAL_INTERVAL_S)
+        collect_age = await self._prometheus.query(promql.COLLECT_AGE, at_s=at_s)
+        unchanged, repeating = _unchanged(
+            latest,
+            await self._prometheus.query(promql.lately_busy_changes(longest_s), at_s=at_s),
+            await self._prometheus.query(promql.lately_power_changes(longest_s), at_s=at_s),
+            dated={_target(sample) for sample in collect_age},
+        )
         return _Answers(
             at_s=at_s,
             interval_s=interval_s,
             age_s=await self._by_card(promql.AGE, at_s),
-            collect_age_s=await self._by_card(promql.COLLECT_AGE, at_s),
+            collect_age_s=_oldest(collect_age),
             samples=await self._by_card(promql.samples(policy), at_s),
             peak=await self._by_card(promql.peak(policy), at_s),
             level=await self._by_card(promql.level(policy), at_s),
@@ -159,11 +168,8 @@ class MeasuredUsage:
             busy_changes=await self._by_card(promql.busy_changes(policy), at_s),
             power_changes=await self._by_card(promql.power_changes(policy), at_s),
             active=await self._by_card(promql.active(policy), at_s),
-            repeating=_repeating(
-                latest,
-                await self._prometheus.query(promql.lately_busy_changes(longest_s), at_s=at_s),
-                await self._prometheus.query(promql.lately_power_changes(longest_s), at_s=at_s),
-            ),
+            unchanged=unchanged,
+            repeating=repeating,
             pod_mean=await self._by_pod(promql.pod_mean(policy), at_s),
             pod_samples=await self._by_pod(promql.pod_samples(policy), at_s),
             pod_overuse=await self._by_pod(promql.POD_OVERUSE, at_s),
@@ -185,18 +191,22 @@ class MeasuredUsage:
         return by_card
 
 
+_Job = tuple[str, str]
+_Target = tuple[_Job, str]
+
+
 def intervals(answers: Sequence[Sequence[Sample]]) -> Mapping[str, float]:
     """Return the scrape interval of each card, from those measured in several windows.
 
     A window in which scrapes failed measures too much, and a single exporter may lack samples: the
     shortest median of a scrape job counts for all of its cards, and of two jobs the quicker one.
     """
-    of_job: dict[str, float] = {}
-    jobs: dict[str, set[str]] = {}
+    of_job: dict[_Job, float] = {}
+    jobs: dict[str, set[_Job]] = {}
     for samples in answers:
-        measured: dict[str, list[float]] = {}
+        measured: dict[_Job, list[float]] = {}
         for sample in samples:
-            job, uuid = sample.labels.get("job", ""), sample.labels.get("UUID", "")
+            job, uuid = _job(sample), sample.labels.get("UUID", "")
             if uuid and is_sane(sample.value, low=0, high=_LATEST_S):
                 measured.setdefault(job, []).append(sample.value)
                 jobs.setdefault(uuid, set()).add(job)
@@ -227,11 +237,9 @@ def _age_fault(uuid: CardUuid, answers: _Answers, _: RebalancerPolicy) -> _Fault
     stale_after_s = _STALE_SCRAPES * answers.scraped_every_s(uuid) + _SCRAPED_WITHIN_S
     if not is_sane(age_s, low=-stale_after_s, high=stale_after_s):
         return ReadingQuality.STALE, "the newest sample of a card is too old"
-    collect_age_s = answers.collect_age_s.get(uuid)
-    # Only our own exporter reports when it last read its cards; others are trusted without that.
-    if collect_age_s is not None and not is_sane(
-        collect_age_s, low=-stale_after_s, high=stale_after_s
-    ):
+    # Only our own exporter reports when it last read its cards; see _unchanged for others.
+    read_s = age_s + answers.collect_age_s.get(uuid, 0.0)
+    if not is_sane(read_s, low=-stale_after_s, high=stale_after_s):
         return ReadingQuality.STALE, "an exporter serves old readings, or its clock is wrong"
     return None
 
@@ -282,33 +290,58 @@ def _flat_fault(uuid: CardUuid, answers: _Answers, _: RebalancerPolicy) -> _Faul
     return ReadingQuality.STALE, "an exporter repeats one value under load"
 
 
-def _repeating(
-    latest: Mapping[str, float], busy: Sequence[Sample], power: Sequence[Sample]
-) -> frozenset[str]:
-    """Return the cards of scrape targets of which no card has changed lately, though some should.
+def _job(sample: Sample) -> tuple[str, str]:
+    """Return the cluster, empty if there is only one, and the scrape job that a sample is from."""
+    return sample.labels.get("cluster", ""), sample.labels.get("job", "")
+
+
+def _target(sample: Sample) -> _Target:
+    """Return the cluster, job and instance that a sample is from."""
+    return _job(sample), sample.labels.get("instance", "")
+
+
+def _oldest(ages: Iterable[Sample]) -> dict[str, float]:
+    """Return the largest age of each card; one that is no number stays."""
+    found: dict[str, float] = {}
+    for sample in ages:
+        uuid = sample.labels.get("UUID", "")
+        if uuid not in found or math.isnan(sample.value) or found[uuid] < sample.value:
+            found[uuid] = sample.value
+    return found
+
+
+def _unchanged(
+    latest: Mapping[str, float],
+    busy: Sequence[Sample],
+    power: Sequence[Sample],
+    *,
+    dated: Collection[_Target],
+) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the cards of scrape targets that have reported no change lately, and those at fault.
+
+    An idle card may repeat itself for hours. A busy one does not, nor does any card beside it then.
 
     Args:
         latest: the newest sample of each card, per cent.
         busy: how often each card's busy share changed in the last scrapes.
         power: how often its power draw did.
+        dated: the targets that say when they read their cards, which need not change.
     """
-    cards: dict[tuple[str, str], set[str]] = {}
-    changing: set[tuple[str, str]] = set()
+    cards: dict[_Target, set[str]] = {}
+    changing = set(dated)
     for sample in (*busy, *power):
-        target = sample.labels.get("job", ""), sample.labels.get("instance", "")
-        cards.setdefault(target, set()).add(sample.labels.get("UUID", ""))
+        cards.setdefault(_target(sample), set()).add(sample.labels.get("UUID", ""))
         if sample.value > 0:
-            changing.add(target)
-    measured_power = {sample.labels.get("UUID") for sample in power}
-    return frozenset(
-        uuid
-        for target, of_target in cards.items()
-        if target not in changing
-        and any(
-            0 < latest.get(card, 0.0) < _PERCENT or card in measured_power for card in of_target
-        )
-        for uuid in of_target
-    )
+            changing.add(_target(sample))
+    measured_power = {sample.labels.get("UUID", "") for sample in power}
+
+    def should_vary(uuid: str) -> bool:
+        percent = latest.get(uuid, 0.0)
+        return 0 < percent < _PERCENT or (percent > 0 and uuid in measured_power)
+
+    unchanged = [found for target, found in cards.items() if target not in changing]
+    repeating = [found for found in unchanged if any(map(should_vary, found))]
+    return frozenset().union(*unchanged), frozenset().union(*repeating)
 
 
 def _active_ratio(uuid: CardUuid, answers: _Answers) -> float | None:
@@ -321,7 +354,10 @@ def _active_ratio(uuid: CardUuid, answers: _Answers) -> float | None:
 
 
 def _reading(uuid: CardUuid, answers: _Answers, policy: RebalancerPolicy) -> CardReading:
-    late = answers.age_s[uuid] >= _LATE_SCRAPES * answers.scraped_every_s(uuid)
+    interval_s = answers.scraped_every_s(uuid)
+    late = answers.age_s[uuid] >= _LATE_SCRAPES * interval_s or answers.collect_age_s.get(
+        uuid, 0.0
+    ) >= interval_s + max(interval_s, _SCRAPED_WITHIN_S)
     expected = answers.expected(uuid, policy.forecast_window_s)
     # A pod with impossible figures is treated as unmeasured: it is neither moved nor counted. Sums
     # over a pod's containers may exceed 100 % slightly.
@@ -342,6 +378,7 @@ def _reading(uuid: CardUuid, answers: _Answers, policy: RebalancerPolicy) -> Car
         latest_ratio=_ratio(answers.latest[uuid]),
         active_ratio=_active_ratio(uuid, answers),
         repeating=late or uuid in answers.repeating,
+        unchanged=uuid in answers.unchanged,
         pods=pods,
         overusers=frozenset(answers.pod_overuse.get(uuid, ())),
     )
@@ -441,7 +478,7 @@ class LoadRecorder:
 
 async def _read(prometheus: Querier, end_s: float) -> _Span:
     full = {
-        sample.labels["UUID"]: sample.value >= _PERCENT * FULL_RATIO
+        sample.labels["UUID"]: sample.value >= _PERCENT * FULL_SPAN_RATIO
         for sample in await prometheus.query(promql.CARD_SPAN, at_s=end_s)
         if sample.labels.get("UUID")
     }

@@ -5,6 +5,7 @@ Thanos, Mimir and VictoriaMetrics answer the same API, and are asked not to leav
 """
 
 import asyncio
+import io
 import json
 import math
 import ssl
@@ -273,7 +274,10 @@ def _explained(error: Exception, credentials: Credentials) -> tuple[QueryError, 
 
 
 # What reading an answer raises where it is not as the API specifies.
-_ANSWER_ERRORS: Final = (OSError, KeyError, TypeError, ValueError, IndexError)
+_ANSWER_ERRORS: Final = (
+    *(OSError, KeyError, TypeError, ValueError, IndexError),
+    *(AttributeError, OverflowError, RecursionError),
+)
 
 
 class _Disputed(requests.RequestException):
@@ -325,7 +329,7 @@ class _Adapter(HTTPAdapter):
         timeout = Timeout(total=self._limit_s)
         response = super().send(request, **{**options, "timeout": timeout})
         body = self._read(response, deadline_s)
-        response.raw = _Body(body)
+        response.raw = io.BytesIO(body)  # the library reads what is read already
         _check_status(response, body)
         _refuse_partial(response, body)
         return response
@@ -355,23 +359,6 @@ class _Adapter(HTTPAdapter):
             raise _Disputed(QueryError.TOO_LARGE, f"more than {self._limit_bytes} bytes")
         if time.monotonic() > deadline_s:
             raise _Disputed(QueryError.SLOW, f"not all there after {self._limit_s:g} s")
-
-
-class _Body:
-    """A body that was already read, in the form that the library reads."""
-
-    def __init__(self, content: bytes) -> None:
-        self._rest = content
-
-    def read(self, size: int) -> bytes:
-        part, self._rest = self._rest[:size], self._rest[size:]
-        return part
-
-    def close(self) -> None:
-        self._rest = b""
-
-    def release_conn(self) -> None:
-        """Do nothing: the connection was released when the body had been read."""
 
 
 def _check_status(response: requests.Response, body: bytes) -> None:

@@ -16,6 +16,10 @@ from fracgpu.disruption.policy import RebalancerPolicy
 
 _BUSY: Final = names.METRIC_BUSY
 
+# A scrape target. One store may have several clusters, whose jobs and addresses are often the same;
+# the label is empty where there is none.
+_TARGET: Final = "cluster, job, instance"
+
 # How many scrapes an exporter may repeat before the rebalancer waits for a change.
 _REPEATS: Final = 3
 
@@ -25,25 +29,39 @@ BUSY: Final = f"max by (UUID) ({_BUSY})"
 # Age in seconds of the newest sample of each card.
 AGE: Final = f"time() - max by (UUID) (timestamp({_BUSY}))"
 
-# Age in seconds of each exporter's last reading: an exporter may serve an old reading as new.
-# Joined by scrape target, because the exporter has one timestamp for all of its cards.
+# Age in seconds of each exporter's reading when it was scraped: it may serve an old one as new.
+# Joined by scrape target, because the exporter has one timestamp for all of its cards. Of a target
+# without an answer it is not known. Not as of now, since one of two jobs may scrape seldom.
 COLLECT_AGE: Final = (
-    f"time() - min by (UUID) ((0 * timestamp({_BUSY}))"
-    " + on (job, instance) group_left ()"
-    f" max by (job, instance) ({names.METRIC_COLLECTED}))"
+    f"max by (UUID, {_TARGET}) (timestamp({_BUSY}))"
+    f" - on ({_TARGET}) group_left ()"
+    f" max by ({_TARGET}) ({names.METRIC_COLLECTED})"
 )
 
 # Measured free MiB of each card.
 FREE_MIB: Final = f"min by (UUID) ({names.METRIC_FREE})"
 
+
+def _pod_mean(window_s: float) -> str:
+    """Return the query for the mean per cent of its card that each pod used.
+
+    The sum of those of its containers. A container has several series after a restart of the node
+    agent, and where two scrape jobs find the same agent; without ``honor_labels`` its name is in
+    ``exported_container``.
+    """
+    series = f"avg_over_time({names.METRIC_POD_BUSY}[{_seconds(window_s)}])"
+    named = f'label_replace({series}, "container", "$1", "exported_container", "(.+)")'
+    return f"sum by (UUID, pod_uid) (max by (UUID, pod_uid, container) ({named}))"
+
+
+def _seconds(duration_s: float) -> str:
+    return f"{round(duration_s * 1000)}ms"
+
+
 # What each pod used, and how busy each card was, in the span of the load history that ends when the
-# query is evaluated, per cent. A pod's series of two scrapers, or of two agents, is one.
-_SPAN: Final = f"{round(SPAN_S)}s"
-POD_SPAN: Final = (
-    "sum by (UUID, pod_uid) (max by (UUID, pod_uid, container)"
-    f" (avg_over_time({names.METRIC_POD_BUSY}[{_SPAN}])))"
-)
-CARD_SPAN: Final = f"max by (UUID) (avg_over_time({_BUSY}[{_SPAN}]))"
+# query is evaluated, per cent.
+POD_SPAN: Final = _pod_mean(SPAN_S)
+CARD_SPAN: Final = f"max by (UUID) (avg_over_time({_BUSY}[{_seconds(SPAN_S)}]))"
 
 # The server's clock: all other queries of a cycle are evaluated at this time.
 SERVER_TIME: Final = "time()"
@@ -97,7 +115,7 @@ def interval(window_s: float) -> str:
     window, step = _seconds(window_s), _seconds(window_s / 20)
     first = f"min_over_time(timestamp({_BUSY})[{window}:{step}])"
     more = f"(count_over_time({_BUSY}[{window}]) - 1 > 0)"
-    return f"min by (UUID, job) ((timestamp({_BUSY}) - {first}) / {more})"
+    return f"min by (UUID, cluster, job) ((timestamp({_BUSY}) - {first}) / {more})"
 
 
 def busy_changes(policy: RebalancerPolicy) -> str:
@@ -115,12 +133,12 @@ def lately_busy_changes(interval_s: float) -> str:
 
     By scrape target as well, since an exporter that stops reading stops for all of its cards.
     """
-    return f"max by (UUID, job, instance) ({_changes(_BUSY, _REPEATS * interval_s)})"
+    return f"max by (UUID, {_TARGET}) ({_changes(_BUSY, _REPEATS * interval_s)})"
 
 
 def lately_power_changes(interval_s: float) -> str:
     """Return the query for how often each card's power draw changed in the last scrapes."""
-    return f"max by (UUID, job, instance) ({_changes(names.METRIC_POWER, _REPEATS * interval_s)})"
+    return f"max by (UUID, {_TARGET}) ({_changes(names.METRIC_POWER, _REPEATS * interval_s)})"
 
 
 def active(policy: RebalancerPolicy) -> str:
@@ -141,15 +159,8 @@ def _changes(name: str, window_s: float) -> str:
 
 
 def pod_mean(policy: RebalancerPolicy) -> str:
-    """Return the query for the mean per cent of its card that each pod used, long window.
-
-    The sum of those of its containers. A container has several series after a restart of the node
-    agent, and where two scrape jobs find the same agent; without ``honor_labels`` its name is in
-    ``exported_container``.
-    """
-    series = f"avg_over_time({names.METRIC_POD_BUSY}[{_seconds(policy.slow_window_s)}])"
-    named = f'label_replace({series}, "container", "$1", "exported_container", "(.+)")'
-    return f"sum by (UUID, pod_uid) (max by (UUID, pod_uid, container) ({named}))"
+    """Return the query for the mean per cent of its card that each pod used, long window."""
+    return _pod_mean(policy.slow_window_s)
 
 
 POD_OVERUSE: Final = f"max by (UUID, pod_uid) ({names.METRIC_POD_OVERUSE})"
@@ -168,7 +179,3 @@ def _above(line_ratio: float, window: str) -> str:
 
 def _range(window_s: float, policy: RebalancerPolicy) -> str:
     return f"{_seconds(window_s)}:{_seconds(policy.step_s)}"
-
-
-def _seconds(duration_s: float) -> str:
-    return f"{round(duration_s * 1000)}ms"

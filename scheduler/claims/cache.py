@@ -4,7 +4,6 @@ A pod holds what its claim was allocated, and nothing else of it says so. The ev
 claim and its node come in any order.
 """
 
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -15,7 +14,7 @@ import msgspec
 from fracgpu.cards.card import CardUuid
 from fracgpu.device_claims.claim import DeviceClaim, held_of_cards
 from fracgpu.device_claims.devices import cards_by_device
-from fracgpu.device_claims.quota import claimed_mib
+from fracgpu.device_claims.quota import ClaimedMemory
 from fracgpu.k8s.node_affinity import NodeRules
 from fracgpu.k8s.pod import decode_pod
 from fracgpu.k8s.scheduling.constraints import scheduling_constraints_of
@@ -94,7 +93,7 @@ class ClaimCache:
     Attributes:
         pods: the pending pods that name a claim of ours, by UID.
         claims: all claims by ``namespace/name``.
-        claimed_mib: the sum of what they count, by namespace.
+        memory: what they count of the quotas.
         nodes: what kube-scheduler reads of each node.
     """
 
@@ -112,7 +111,7 @@ class ClaimCache:
         self._on_due = on_due
         self.pods: dict[str, UnboundPod] = {}
         self.claims: dict[str, DeviceClaim] = {}
-        self.claimed_mib: Counter[str] = Counter()
+        self.memory = ClaimedMemory()
         self.nodes: dict[str, SchedulingNode] = {}
         self._why: dict[str, str] = {}
         self._pod_of: dict[str, str] = {}
@@ -166,13 +165,13 @@ class ClaimCache:
         """Record a claim."""
         claim = change.object
         uid = self._pod_of.get(claim.key)
-        before = self.claims.pop(claim.key, None)
-        if before is not None:
-            self.claimed_mib[claim.namespace] -= claimed_mib(before)
-        if change.type is not ChangeType.DELETED:
+        deleted = change.type is ChangeType.DELETED
+        if deleted:
+            self.claims.pop(claim.key, None)
+        else:
             self.claims[claim.key] = claim
-            self.claimed_mib[claim.namespace] += claimed_mib(claim)
-        gone = change.type is ChangeType.DELETED or not claim.devices
+        self.memory.observe(claim, gone=deleted)
+        gone = deleted or not claim.devices
         self._count(claim, "" if claim.holder == claim.uid else claim.holder, gone=gone)
         if uid is not None:
             self.count_first_choice(uid)
@@ -231,7 +230,8 @@ class ClaimCache:
 
     def _explained(self, info: PodInfo) -> PodInfo:
         why = self._why.get(info.record.uid)
-        if why is None or info.unschedulable_since is None:
+        # Of a pod of a gang that has no claim yet kube-scheduler says nothing.
+        if why is None or (info.unschedulable_since is None and info.gang is None):
             return info
         return replace(info, unschedulable_why=f"{info.unschedulable_why} {why}".strip())
 
@@ -288,6 +288,7 @@ class ClaimCache:
         self._why.pop(uid, None)
         if pod is not None and self._pod_of.get(pod.claim_key) == uid:
             del self._pod_of[pod.claim_key]
+            self.memory.end_promise(pod.claim_key)
         if pod is not None:
             self._core.ledger.forget(uid)
 

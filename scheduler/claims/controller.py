@@ -23,6 +23,7 @@ import structlog
 
 from fracgpu.device_claims.claim import DeviceClaim
 from fracgpu.device_claims.claims import claim_of
+from fracgpu.device_claims.holders import describe_claim
 from fracgpu.errors import RequestError
 from fracgpu.state.allocation import PodRecord
 from fracgpu.state.bound_pod import BoundPod
@@ -41,14 +42,16 @@ from kube.kinds import RESOURCE_CLAIMS, Kind
 from kube.retry import RetryPolicy
 from process.clock import Clock
 from scheduler.claims.cache import ClaimCache, ObservedPod, UnboundPod, uid_of
+from scheduler.claims.gangs import Because, ClaimGangs, Withheld
 from scheduler.claims.planner import ClaimPlanner, Plan, why_no_claim
-from scheduler.claims.preemption import Preemption, Preemptions
+from scheduler.claims.preemption import Kept, Preemption, Preemptions
 from scheduler.claims.quota import ClaimQuota
-from scheduler.metrics import ClaimOutcome
+from scheduler.metrics import ClaimOutcome, RequestActivity
 
 log = structlog.get_logger()
 
-_AT_ONCE: Final = 32  # writes
+_AT_ONCE: Final = 32  # writes of claims, and of Events
+_HANDLED_AT_ONCE: Final = 128  # pods; those beyond the writes are planned for, and told, meanwhile
 _TICK_S: Final = 0.25
 _LOOK_S: Final = 2.0  # between two looks for what no event has told
 _SWEEP_S: Final = 30.0  # between two looks for claims whose pod is gone
@@ -70,6 +73,7 @@ class EventReason(Enum):
     NO_CLAIM = "NoClaim"
     PREEMPTED = "Preempted"  # as kube-scheduler calls it
     QUOTA = "ExceededQuota"
+    GANG = "WaitingForGang"
 
 
 class ClaimWriter(Protocol):
@@ -106,7 +110,8 @@ class _Progress:
         searches: how often no victims were found for it, and when they are looked for again.
         failures: in a row.
         due_s: when it is looked at again; None for when something changes.
-        told: the last Event, and when it was written.
+        told: the last Event of each reason, and when it was written.
+        why: why it has no claim, or an open one; the newest, whether an Event says it or not.
     """
 
     made: str = ""
@@ -119,7 +124,8 @@ class _Progress:
     searches: tuple[int, float] = (0, 0.0)
     failures: int = 0
     due_s: float | None = None
-    told: tuple[str, float] = ("", 0.0)
+    told: dict[EventReason, tuple[str, float]] = field(default_factory=dict)
+    why: str = ""
 
 
 class ClaimController:
@@ -131,11 +137,13 @@ class ClaimController:
         planner: chooses the cards.
         preemptions: chooses who leaves them, and from whom they are kept.
         quota: says which claims may be made.
+        gangs: says which have to wait for those of other pods.
         find: returns the informer's copy of a pod by namespace and name.
         leads: whether this replica may write.
         recorder: writes Events on pods.
         clock: paces everything.
         limit_s: timeout of one request to the API server.
+        activity: counts the pods that are handled.
         on_outcome: counts the outcomes.
     """
 
@@ -146,12 +154,14 @@ class ClaimController:
         planner: ClaimPlanner,
         preemptions: Preemptions,
         quota: ClaimQuota,
+        gangs: ClaimGangs,
         *,
         find: Callable[[str, str], ObservedPod | None],
         leads: Callable[[], bool],
         recorder: EventRecorder,
         clock: Clock,
         limit_s: float,
+        activity: RequestActivity | None = None,
         on_outcome: Callable[[ClaimOutcome], None] = lambda _: None,
     ) -> None:
         self._api = api
@@ -159,20 +169,30 @@ class ClaimController:
         self._planner = planner
         self._preemptions = preemptions
         self._quota = quota
+        self._gangs = gangs
         self._find = find
         self._leads = leads
         self._recorder = recorder
         self._clock = clock
         self._limit_s = limit_s
+        self._activity = activity or RequestActivity()
         self._on_outcome = on_outcome
+        self._writes = asyncio.Semaphore(_AT_ONCE)
         self._progress: dict[str, _Progress] = {}
         self._due: set[str] = set()
-        self._queue: list[tuple[int, str, str]] = []
+        self._queue: list[tuple[int, bool, str, str]] = []
         self._wanted = asyncio.Event()
         self._busy: set[str] = set()
         self._again: set[str] = set()  # those of the busy that are due again
-        self._events: dict[str, tuple[Regarding, EventReason, str]] = {}
+        self._events: dict[tuple[str, EventReason], tuple[Regarding, str]] = {}
         self._event_wanted = asyncio.Event()
+
+    def status_of(self, pod: PodInfo) -> str:
+        """Return how far the claim of a waiting pod has come; empty for one that names none."""
+        progress = self._progress.get(pod.record.uid)
+        claim = self._cache.claims.get(f"{pod.record.namespace}/{pod.device_claim}")
+        waits = claim is None or not claim.allocated
+        return (progress.why if progress and waits else "") or describe_claim(pod, claim)
 
     def quota_changed(self, namespace: str) -> None:
         """Look soon at the pods of a namespace that have no claim."""
@@ -183,14 +203,17 @@ class ClaimController:
     def note(self, uid: str) -> None:
         """Look at a pod soon, once however often this is called until then.
 
-        Pods are looked at in kube-scheduler's order: by priority, then by age.
+        Pods are looked at in kube-scheduler's order: by priority, then by age. Those without a
+        claim come before those that wait with one, which are looked at over and over.
         """
         pod = self._cache.pods.get(uid)
         if pod is None or uid in self._due:
             return
         self._due.add(uid)
         created = pod.info.created_at
-        heappush(self._queue, (-pod.info.priority, created.isoformat() if created else "", uid))
+        waits = self._cache.claim_of(pod) is not None
+        age = created.isoformat() if created else ""
+        heappush(self._queue, (-pod.info.priority, waits, age, uid))
         self._wanted.set()
 
     async def run(self) -> None:
@@ -198,6 +221,7 @@ class ClaimController:
         for uid in self._cache.pods:
             self._cache.count_first_choice(uid)
         self._preemptions.adopt()
+        await self._gangs.adopt()
         for uid in self._cache.pods:
             self.note(uid)
         async with asyncio.TaskGroup() as group:
@@ -215,6 +239,7 @@ class ClaimController:
             await step()
 
     async def _tick(self) -> None:
+        self._gangs.tick(leads=self._leads())
         now_s = self._clock.monotonic()
         for uid, progress in self._progress.items():
             if progress.due_s is not None and progress.due_s <= now_s:
@@ -234,11 +259,12 @@ class ClaimController:
     # -- one pod ---------------------------------------------------------------------------------
 
     async def _dispatch(self) -> None:
-        slots = asyncio.Semaphore(_AT_ONCE)
+        slots = asyncio.Semaphore(_HANDLED_AT_ONCE)
 
         async def handle(uid: str) -> None:
             try:
-                await self.handle(uid)
+                with self._activity:
+                    await self.handle(uid)
             finally:
                 self._busy.discard(uid)
                 slots.release()
@@ -251,10 +277,11 @@ class ClaimController:
                 await slots.acquire()
                 if not self._queue:
                     slots.release()
+                    self._planner.forget()
                     self._wanted.clear()
                     await self._wanted.wait()
                     continue
-                _, _, uid = heappop(self._queue)
+                *_, uid = heappop(self._queue)
                 self._due.discard(uid)
                 if uid in self._busy:
                     self._again.add(uid)
@@ -262,6 +289,7 @@ class ClaimController:
                     continue
                 self._busy.add(uid)
                 group.create_task(handle(uid), name=f"claim of pod {uid}")
+                await asyncio.sleep(0)  # answers are read between two plans
 
     async def handle(self, uid: str) -> None:
         """Do what is due for one pod."""
@@ -282,8 +310,18 @@ class ClaimController:
             )
             if self._tell(pod.info, EventReason.NO_CLAIM, why):
                 self._on_outcome(ClaimOutcome.TAKEN)
-        elif not claim.terminating:
+        elif not claim.terminating and not await self._give_back(pod, claim, progress):
+            self._inherit(claim, progress)
             await self._follow_up(pod, claim, progress)
+
+    async def _give_back(self, pod: UnboundPod, claim: DeviceClaim, progress: _Progress) -> bool:
+        """Delete a claim that the pod's gang does not use; report whether it is such."""
+        if claim.allocated or not self._gangs.gives_back(pod):
+            return False
+        self._forget(pod)
+        if await self._remove_own(pod, claim, progress):
+            self._on_outcome(ClaimOutcome.REMOVED)
+        return True
 
     async def _follow_up(self, pod: UnboundPod, claim: DeviceClaim, progress: _Progress) -> None:
         """Do what is due for a claim of ours, which is that of the pod."""
@@ -305,6 +343,12 @@ class ClaimController:
             await self._replace(pod, claim, progress)
         elif claim.open:
             await self._look_again(pod, claim, progress)
+
+    def _inherit(self, claim: DeviceClaim, progress: _Progress) -> None:
+        """Take note of cards that were freed before this replica led, and that were not taken."""
+        if claim.open and claim.freed_on and not progress.claims:
+            progress.not_taken = claim.freed_on
+            progress.refused.add(claim.freed_on)
 
     async def _look_again(self, pod: UnboundPod, claim: DeviceClaim, progress: _Progress) -> None:
         """Look whether an open claim can be replaced by a better one."""
@@ -372,16 +416,16 @@ class ClaimController:
                 progress.not_taken = node
             await self._replace(pod, claim, progress)
 
-    def _threats_to(self, preemption: Preemption) -> list[str]:
+    def _threats_to(self, kept: Kept) -> list[str]:
         """Return the pods whose claims, or the ones that are being written, may take the cards."""
         found: list[str] = []
         for uid, pod in self._cache.pods.items():
-            if uid == preemption.pod or pod.info.priority > preemption.priority:
+            if uid in kept.pods or pod.info.priority > kept.priority:
                 continue
             claim, progress = self._cache.claim_of(pod), self._progress.get(uid, _Progress())
             if claim is None or self._awaits_own(progress, claim):
                 writes = uid in self._busy or progress.made
-                threatens = bool(writes) and progress.planned < preemption.number
+                threatens = bool(writes) and progress.planned < kept.number
             else:
                 threatens = (
                     claim.holder == uid
@@ -417,12 +461,25 @@ class ClaimController:
             if self._tell(pod.info, EventReason.NO_CLAIM, f"no claim can be made: {why}"):
                 self._on_outcome(ClaimOutcome.REFUSED)
             return
+        found = await self._gangs.place(pod, self._threats_to)
+        if isinstance(found, Withheld):
+            self._withhold(pod, found)
+            return
+        if found is not None:
+            progress.planned = self._preemptions.number
+            await self._write(pod, found, progress)
+            return
+        await self._create_alone(pod, progress)
+
+    async def _create_alone(self, pod: UnboundPod, progress: _Progress) -> None:
         why = self._quota.admit(pod)
         if why:
-            if self._tell(pod.info, EventReason.QUOTA, f"no claim is made: {why}"):
-                self._on_outcome(ClaimOutcome.WITHHELD)
+            self._withhold(pod, Withheld(why, Because.QUOTA))
             return
         plan = self._plan(pod, progress)
+        if plan.cards is None and self._gangs.is_to_be_listed(pod):
+            self._gangs.give_up(pod, plan.why)
+            return
         if plan.cards is None and progress.lists < _MOST_LISTS:
             plan = await self._preempt(pod, progress) or plan
         if plan.cards is None and progress.not_taken:
@@ -432,12 +489,26 @@ class ClaimController:
             plan = replace(plan, why=f"{plan.why}; {why}")
         await self._write(pod, plan, progress)
 
+    def _withhold(self, pod: UnboundPod, found: Withheld) -> None:
+        """Say why a pod has no claim, if that is not over in a moment."""
+        if not found.why:
+            return
+        if found.because is Because.QUOTA:
+            told = self._tell(pod.info, EventReason.QUOTA, f"no claim is made: {found.why}")
+        else:
+            self._cache.explain(pod, found.why)
+            reason = EventReason.GANG if found.because is Because.PODS else EventReason.WAITING
+            told = self._tell(pod.info, reason, f"waiting for a card: {found.why}")
+        if told:
+            self._on_outcome(ClaimOutcome.WITHHELD)
+
     def _plan(self, pod: UnboundPod, progress: _Progress) -> Plan:
         """Return what the claim is to list, and count the best of it for the pod at once."""
         self._forget(pod)
         self._preemptions.end(uid_of(pod))
         progress.planned = self._preemptions.number
-        plan = self._planner.plan(pod, without=progress.refused)
+        kept = self._preemptions.kept_from(pod)
+        plan = self._planner.plan(pod, without=progress.refused, kept=kept)
         if progress.lists >= _MOST_LISTS and not plan.tolerated:
             plan = Plan(choice={}, cards=None, why="kube-scheduler takes none of the best cards")
         # There must be no await since the choice, or another pod could be given the same MiB.
@@ -446,6 +517,13 @@ class ClaimController:
         return plan
 
     async def _write(self, pod: UnboundPod, plan: Plan, progress: _Progress) -> None:
+        if plan.why and self._leads():
+            self._cache.explain(pod, plan.why)
+            self._tell(pod.info, EventReason.WAITING, f"waiting for a card: {plan.why}")
+        async with self._writes:
+            await self._write_now(pod, plan, progress)
+
+    async def _write_now(self, pod: UnboundPod, plan: Plan, progress: _Progress) -> None:
         if not self._leads():  # any more
             self._forget(pod)
             self._preemptions.end(uid_of(pod))
@@ -460,8 +538,9 @@ class ClaimController:
                 need,
                 plan.cards,
                 card_class=info.card_class,
-                but=self._preemptions.kept_from(pod),
+                kept=self._preemptions.kept_from(pod),
                 tolerated=plan.tolerated,
+                freed_on=self._preemptions.node_of(record.uid) or progress.not_taken,
             )
             async with asyncio.timeout(self._limit_s):
                 created = await self._api.create(RESOURCE_CLAIMS, body, namespace=record.namespace)
@@ -469,7 +548,8 @@ class ClaimController:
             # An earlier answer was lost, or somebody was faster: the informer will show which.
             self._retry(progress)
         except (RequestError, Forbidden, Invalid, NotFound) as error:
-            self._forget(pod)
+            if not self._gangs.is_held(uid_of(pod)):
+                self._forget(pod)
             self._preemptions.end(uid_of(pod))
             self._failed(pod, progress, error)
         except (KubeError, TimeoutError) as error:
@@ -478,14 +558,13 @@ class ClaimController:
         else:
             progress.made = created["metadata"]["uid"]
             progress.made_at_s = self._clock.monotonic()
+            self._gangs.written(pod)
             progress.failures = 0
             progress.claims += 1
             progress.lists += plan.cards is not None
+            progress.why = progress.why if plan.why else ""
             self._on_outcome(ClaimOutcome.OPEN if plan.cards is None else ClaimOutcome.LISTED)
             log.info("claim_created", pod=record.key, claim=info.device_claim, nodes=plan.nodes)
-            if plan.why:
-                self._cache.explain(pod, plan.why)
-                self._tell(info, EventReason.WAITING, f"waiting for a card: {plan.why}")
 
     def _note_refused(self, pod: UnboundPod, claim: DeviceClaim, progress: _Progress) -> None:
         # What fits and was listed is refused for something else, such as affinity to other pods.
@@ -505,6 +584,10 @@ class ClaimController:
 
     async def _remove_own(self, pod: UnboundPod, claim: DeviceClaim, progress: _Progress) -> bool:
         """Delete a claim that nothing was allocated for; report whether there is none now."""
+        async with self._writes:
+            return await self._remove_now(pod, claim, progress)
+
+    async def _remove_now(self, pod: UnboundPod, claim: DeviceClaim, progress: _Progress) -> bool:
         if not self._leads():  # any more
             self._cache.count_first_choice(uid_of(pod))
             return False
@@ -582,13 +665,17 @@ class ClaimController:
     # -- Events ----------------------------------------------------------------------------------
 
     def _tell(self, pod: PodInfo, reason: EventReason, note: str) -> bool:
-        """Write an Event on a pod, unless it has the same one, or one of late; report whether."""
+        """Write an Event on a pod; report whether, as it may have had it.
+
+        Not if its last one for that reason was the same, or is no minute old.
+        """
         progress = self._progress.setdefault(pod.record.uid, _Progress())
+        progress.why = note
         now_s = self._clock.monotonic()
-        told, told_s = progress.told
+        told, told_s = progress.told.get(reason, ("", 0.0))
         if told and (told == note or now_s - told_s < _EVENT_AGAIN_S):
             return False
-        progress.told = (note, now_s)
+        progress.told[reason] = (note, now_s)
         self._event(pod.record, reason, note)
         return True
 
@@ -598,8 +685,7 @@ class ClaimController:
         self._event(victim, EventReason.PREEMPTED, note)
 
     def _event(self, pod: PodRecord | BoundPod, reason: EventReason, note: str) -> None:
-        where = Regarding.pod(pod)
-        self._events[pod.uid] = (where, reason, note)
+        self._events[pod.uid, reason] = (Regarding.pod(pod), note)
         self._event_wanted.set()
 
     async def _write_events(self) -> None:
@@ -619,5 +705,6 @@ class ClaimController:
                 self._event_wanted.clear()
                 while self._events:
                     await slots.acquire()
-                    uid = next(iter(self._events))
-                    group.create_task(write(*self._events.pop(uid)), name=f"event of pod {uid}")
+                    uid, reason = next(iter(self._events))
+                    where, note = self._events.pop((uid, reason))
+                    group.create_task(write(where, reason, note), name=f"event of pod {uid}")

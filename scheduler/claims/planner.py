@@ -5,17 +5,21 @@ from dataclasses import dataclass
 from typing import Final
 
 from fracgpu import names
+from fracgpu.cards.card import CardUuid
 from fracgpu.device_claims.claims import Shortlists, refuse_too_large, shortlists
 from fracgpu.device_claims.taints import DeviceTaint, kept_for, reserved_by
 from fracgpu.errors import RequestError
 from fracgpu.k8s.node_affinity import NodeRules
+from fracgpu.k8s.resources import HostResources
 from fracgpu.k8s.scheduling.node_filters import CORDONED
 from fracgpu.k8s.scheduling.objects import SchedulingNode
-from fracgpu.placement.outcome import Placement
+from fracgpu.placement.outcome import NoPlacement, Placement
 from fracgpu.placement.placement import CardsOnNode
 from fracgpu.request.language import required_isolation
+from fracgpu.request.need import PodNeed
 from fracgpu.state.allocation import Assignment
 from fracgpu.state.pod_info import PodInfo
+from fracgpu.state.snapshot import NodeInfo
 from scheduler.claims.cache import UnboundPod
 from scheduler.core import SchedulerCore
 from scheduler.extender.api import ExtenderArgs
@@ -52,13 +56,17 @@ def why_no_claim(pod: PodInfo) -> str:
     """Return why no claim is made for a pod, whatever is free; empty if one is."""
     if pod.need_problem or pod.need is None:
         return pod.need_problem or "the pod has a claim of FracGPU's, and no grant"
-    if pod.in_gang:
-        return "gangs are not placed where kube-scheduler allocates the cards (wiring: claims)"
+    if pod.pod_group:
+        return "PodGroups are not placed where kube-scheduler allocates the cards (wiring: claims)"
     try:
         refuse_too_large(pod.need)
     except RequestError as error:
         return str(error)
     return ""
+
+
+_Question = tuple[PodNeed, HostResources, str]
+_Answer = Placement | NoPlacement | None
 
 
 class ClaimPlanner:
@@ -72,9 +80,27 @@ class ClaimPlanner:
     def __init__(self, core: SchedulerCore, nodes: Mapping[str, SchedulingNode]) -> None:
         self._core = core
         self._nodes = nodes
+        self._answers: dict[_Question, tuple[NodeInfo | None, _Answer]] = {}
 
-    def plan(self, pod: UnboundPod, *, without: Collection[str] = ()) -> Plan:
-        """Return the best cards for a pod, of which none is on a node in *without*."""
+    def forget(self) -> None:
+        """Ask anew for each node: no pods follow each other closely now."""
+        self._answers.clear()
+
+    def plan(
+        self,
+        pod: UnboundPod,
+        *,
+        without: Collection[str] = (),
+        kept: Collection[CardUuid] = frozenset(),
+    ) -> Plan:
+        """Return the best cards for a pod.
+
+        Args:
+            pod: the pod.
+            without: nodes of which none is listed.
+            kept: cards that are kept for others. What they leave of them the pod may get as its
+                first choice, which is counted for it, and not as another.
+        """
         info = pod.info
         candidates = self.candidates(pod, without=without)
         held = self._core.held_for(info, candidates)
@@ -84,10 +110,12 @@ class ClaimPlanner:
         ranked = self._core.extender.ranked(args)
         choices: dict[str, Assignment] = {}
         for name in ranked:
-            placement = self._core.cards_on(info, name) if self._has_host(info, name) else None
+            placement = self._cards_on(info, name) if self._has_host(info, name) else None
             if isinstance(placement, Placement):
                 if placement.avoided and choices:  # then come only nodes with nothing but such
                     break
+                if choices and kept and not cards_in(placement.assignment).isdisjoint(kept):
+                    continue
                 choices[name] = placement.assignment
                 if len(choices) == NODES_LISTED:
                     break
@@ -96,6 +124,23 @@ class ClaimPlanner:
             return Plan(nodes=tuple(choices), choice=in_order[0], cards=shortlists(in_order))
         why = _NO_HOST if ranked else self._core.extender.filter(args).reason or _NO_NODE
         return Plan(choice={}, cards=None, why=why)
+
+    def _cards_on(self, pod: PodInfo, node: str) -> _Answer:
+        """Return what the core says of a pod on a node; of replicas once while nothing changes.
+
+        A claim lists cards of four nodes, and only those of the first are counted for its pod: for
+        the next replica the other three nodes are as they were.
+        """
+        ledger = self._core.ledger
+        if pod.need is None or pod.record.uid in ledger.assumed or ledger.reservations.claims:
+            return self._core.cards_on(pod, node)
+        question = pod.need, pod.host, node
+        now = self._core.node(node)
+        asked_of, answer = self._answers.get(question, (None, None))
+        if asked_of is None or asked_of is not now:
+            answer = self._core.cards_on(pod, node)
+            self._answers[question] = now, answer
+        return answer
 
     def candidates(self, pod: UnboundPod, *, without: Collection[str] = ()) -> tuple[str, ...]:
         """Return the nodes that a pod may run on, whatever is free there."""
@@ -120,6 +165,16 @@ class ClaimPlanner:
     def _has_host(self, pod: PodInfo, node: str) -> bool:
         left = self._core.host_left(node, pod.record.uid)
         return left is None or not left.lacks(pod.host)
+
+
+def plan_on(node: str, choice: Assignment, *, why: str = "") -> Plan:
+    """Return the plan with the cards of one node, and no others."""
+    return Plan(nodes=(node,), choice=choice, cards=shortlists((choice,)), why=why)
+
+
+def cards_in(assignment: Assignment) -> frozenset[CardUuid]:
+    """Return the cards of an assignment."""
+    return frozenset(part.card for parts in assignment.values() for part in parts)
 
 
 def _of_held(pod: PodInfo, held: CardsOnNode) -> Plan:

@@ -10,28 +10,31 @@ evicted for nothing, and whoever leads next finds in the claim what is under way
 import asyncio
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final, Protocol
 
 import structlog
 
 from fracgpu.cards.card import CardUuid
 from fracgpu.device_claims.claim import DeviceClaim
-from fracgpu.device_claims.claims import shortlists
 from fracgpu.errors import counted
+from fracgpu.placement.outcome import Placement
 from fracgpu.placement.preemption import Room
 from fracgpu.state.bound_pod import BoundPod
 from fracgpu.state.pod_info import PodInfo
 from kube.errors import Conflict, KubeError, NotFound, TooManyRequests, Unavailable
 from process.clock import Clock
 from scheduler.claims.cache import ClaimCache, UnboundPod, uid_of
-from scheduler.claims.planner import Plan
+from scheduler.claims.planner import Plan, cards_in, plan_on
 from scheduler.core import SchedulerCore
+from scheduler.extender.gangs import GangKey
 
 log = structlog.get_logger()
 
-# Cards that are kept for pods of a priority and those above it. Each open claim below names them,
-# and has room for about 200.
+# Cards that are kept for pods of a priority and those above it. Each open claim below names them
+# all, of however many priorities: it has room for about 7,000, and without it is not made.
 _MOST_KEPT: Final = 64
+_ABOVE_ALL: Final = 2**31  # the highest priority is below it
 _SPARED_S: Final = 30.0  # for which a pod that cannot be evicted is no victim
 _GIVE_UP_S: Final = 60.0  # after which the rest of the victims is not tried again
 _REST_PER_SEARCH: Final = 4.0  # after one in vain: of very many pods that wait, each is looked for
@@ -60,32 +63,48 @@ class RoomFinder(Protocol):
 
 
 @dataclass(slots=True, kw_only=True)
-class Preemption:
+class Kept:
+    """Cards that are kept for pods.
+
+    Attributes:
+        pods: their UIDs.
+        priority: of the pods; who has a higher one may take the cards.
+        number: counts up; whatever was planned before has a smaller one.
+    """
+
+    pods: frozenset[str]
+    priority: int
+    cards: frozenset[CardUuid]
+    number: int
+
+
+@dataclass(slots=True, kw_only=True)
+class Preemption(Kept):
     """One pod, the cards that are kept for it, and who has to leave them.
 
     Attributes:
-        pod: its UID.
-        number: counts up; whatever was planned before has a smaller one.
         began_s: when the victims were chosen.
         begun: some victim was evicted.
         evicted: all of them were.
         free_s: when they were gone; None before.
     """
 
-    pod: str
-    priority: int
     node: str
-    cards: frozenset[CardUuid]
     victims: tuple[BoundPod, ...]
-    number: int
     began_s: float
     begun: bool = False
     evicted: bool = False
     free_s: float | None = None
 
+    @property
+    def pod(self) -> str:
+        """The UID of the pod."""
+        (pod,) = self.pods
+        return pod
+
 
 class Preemptions:
-    """All preemptions under way.
+    """All preemptions under way, and what is kept for gangs.
 
     Args:
         api: evicts pods.
@@ -119,6 +138,7 @@ class Preemptions:
         self._limit_s = limit_s
         self._on_evicted = on_evicted
         self._under_way: dict[str, Preemption] = {}
+        self._for_gangs: dict[GangKey, Kept] = {}
         self._spared_until_s: dict[str, float] = {}
         self._rest_until_s = 0.0
         self.number = 0
@@ -141,7 +161,10 @@ class Preemptions:
                 and other.terminating
                 and not claim.cards.isdisjoint(other.allocation.by_card)
             )
-            if leaving:
+            gone = claim.freed_on == node and isinstance(
+                self._core.cards_on(pod.info, node), Placement
+            )
+            if leaving or gone:
                 self._begin(pod, node, claim.cards, leaving).evicted = True
 
     async def find(self, pod: UnboundPod, nodes: Collection[str]) -> Plan | None:
@@ -174,7 +197,7 @@ class Preemptions:
         if room is None or uid_of(pod) not in self._cache.pods:
             return None
         choice = room.placement.assignment
-        cards = frozenset(part.card for parts in choice.values() for part in parts)
+        cards = cards_in(choice)
         kept = self.kept_from(pod)
         if len(cards) + len(kept) > _MOST_KEPT:
             why = f"others are preempted for first, {counted(len(kept), 'card')} of theirs"
@@ -182,19 +205,26 @@ class Preemptions:
         self._begin(pod, room.node, cards, room.victims)
         self._cache.assume(pod, room.node, choice, move="")
         leaving = counted(len(room.victims), "pod")
-        return Plan(
-            nodes=(room.node,),
-            choice=choice,
-            cards=shortlists((choice,)),
-            why=f"{leaving} of lower priority must leave {room.node} first",
-        )
+        why = f"{leaving} of lower priority must leave {room.node} first"
+        return plan_on(room.node, choice, why=why)
+
+    def keep(self, gang: GangKey, pods: frozenset[str], cards: frozenset[CardUuid]) -> Kept:
+        """Keep cards for the pods of a gang, from all others, until :meth:`release`."""
+        self.number += 1
+        found = Kept(pods=pods, priority=_ABOVE_ALL, cards=cards, number=self.number)
+        self._for_gangs[gang] = found
+        return found
+
+    def release(self, gang: GangKey) -> None:
+        """Keep nothing any more for a gang."""
+        self._for_gangs.pop(gang, None)
 
     def _begin(
         self, pod: UnboundPod, node: str, cards: frozenset[CardUuid], victims: tuple[BoundPod, ...]
     ) -> Preemption:
         self.number += 1
         found = self._under_way[uid_of(pod)] = Preemption(
-            pod=uid_of(pod),
+            pods=frozenset((uid_of(pod),)),
             priority=pod.info.priority,
             node=node,
             cards=cards,
@@ -222,6 +252,11 @@ class Preemptions:
         one = self._under_way.get(uid)
         return one if one is not None and claim.cards == one.cards else None
 
+    def node_of(self, uid: str) -> str:
+        """Return the node that others have to leave for a pod; empty without one."""
+        one = self._under_way.get(uid)
+        return "" if one is None else one.node
+
     def kept_from(self, pod: UnboundPod) -> frozenset[CardUuid]:
         """Return the cards that are kept for others, whose priority is no lower."""
         return frozenset(card for one in self._against(pod) for card in one.cards)
@@ -244,9 +279,10 @@ class Preemptions:
             planned < one.number and not cards.isdisjoint(one.cards) for one in self._against(pod)
         )
 
-    def _against(self, pod: UnboundPod) -> Iterator[Preemption]:
+    def _against(self, pod: UnboundPod) -> Iterator[Kept]:
         uid, priority = uid_of(pod), pod.info.priority
-        return (one for one in self._active() if one.pod != uid and one.priority >= priority)
+        kept: Iterator[Kept] = chain(self._active(), self._for_gangs.values())
+        return (one for one in kept if uid not in one.pods and one.priority >= priority)
 
     def is_over(self, one: Preemption) -> bool:
         """Report whether the victims are gone, and kube-scheduler has not taken the cards since."""

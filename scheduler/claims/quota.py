@@ -1,52 +1,81 @@
 """Withholds the claims that would exceed the quota of their namespace."""
 
-from collections import Counter
 from collections.abc import Callable, Iterable
 
-from fracgpu.device_claims.quota import claimed_mib, needed_mib, why_withheld
+from fracgpu.device_claims.quota import MEMORY, needed_mib, why_withheld
 from fracgpu.k8s.workloads.quota import ResourceQuota
-from scheduler.claims.cache import ClaimCache, UnboundPod, uid_of
+from kube.informer import Change, ChangeType
+from scheduler.claims.cache import ClaimCache, UnboundPod
+
+
+class Quotas:
+    """The ResourceQuotas of each namespace that limit MiB.
+
+    Args:
+        on_change: called with a namespace of which another amount may be left.
+    """
+
+    def __init__(self, on_change: Callable[[str], None] = lambda _: None) -> None:
+        self._on_change = on_change
+        self._of: dict[str, dict[str, ResourceQuota]] = {}
+
+    def of(self, namespace: str) -> Iterable[ResourceQuota]:
+        """Return those of one namespace."""
+        return self._of.get(namespace, {}).values()
+
+    def changed(self, change: Change[ResourceQuota]) -> None:
+        """Record one; the API server writes it with each object that it counts."""
+        namespace, name = change.key.namespace, change.key.name
+        here = self._of.setdefault(namespace, {})
+        before, now = here.pop(name, None), change.object
+        if change.type is not ChangeType.DELETED and MEMORY in now.hard:
+            here[name] = now
+        if not here:
+            del self._of[namespace]
+        if _limit(before) != _limit(here.get(name)):
+            self._on_change(namespace)
+
+
+def _limit(quota: ResourceQuota | None) -> object:
+    return quota and (quota.hard[MEMORY], quota.left.get(MEMORY), quota.scopes)
 
 
 class ClaimQuota:
-    """Counts what claims of each namespace hold, and those that are being made.
+    """Withholds the claims that exceed a quota.
 
     Args:
-        cache: pods and claims as observed.
-        quotas: returns all ResourceQuotas.
+        cache: counts what claims hold.
+        quotas: returns the ResourceQuotas of a namespace.
     """
 
     def __init__(
-        self, cache: ClaimCache, quotas: Callable[[], Iterable[ResourceQuota]] = tuple
+        self,
+        cache: ClaimCache,
+        quotas: Callable[[str], Iterable[ResourceQuota]] = lambda _: (),
     ) -> None:
         self._cache = cache
         self._quotas = quotas
-        self._admitted: dict[str, UnboundPod] = {}
 
-    def admit(self, pod: UnboundPod) -> str:
-        """Return why a claim exceeds the quota; if empty, it counts from now on.
+    def admit(self, *pods: UnboundPod) -> str:
+        """Return why the claims of pods of one namespace exceed its quota together.
 
-        It counts until its pod is bound or gone, also while it is written again: nobody else gets
-        its place meanwhile.
+        If empty, each counts from now on, until its pod is bound or gone, also while it is written
+        again: nobody else gets its place meanwhile.
         """
-        namespace = pod.info.record.namespace
-        here = [quota for quota in self._quotas() if quota.namespace == namespace]
-        need = pod.info.need
-        if not here or need is None:
+        memory = self._cache.memory
+        wanted = {pod.claim_key: needed_mib(pod.info.need) for pod in pods if pod.info.need}
+        if not wanted:
             return ""
-        pods, claims = self._cache.pods, self._cache.claims
-        self._admitted = {uid: one for uid, one in self._admitted.items() if uid in pods}
-        unseen = Counter[str]()
-        for uid, one in self._admitted.items():
-            if uid != uid_of(pod) and one.claim_key not in claims and one.info.need:
-                unseen[one.info.record.namespace] += needed_mib(one.info.need)
-        used = self._cache.claimed_mib[namespace] + unseen[namespace]
-        own = claims.get(pod.claim_key)
-        if own is not None:
-            used -= claimed_mib(own)
-        why = why_withheld(here, used=used, wanted=needed_mib(need))
-        if why:
-            self._admitted.pop(uid_of(pod), None)
-        else:
-            self._admitted[uid_of(pod)] = pod
+        namespace = pods[0].info.record.namespace
+        used = memory.by_namespace[namespace] - sum(map(memory.of, wanted))
+        why = why_withheld(self._quotas(namespace), used=used, wanted=sum(wanted.values()))
+        for key, mib in wanted.items():
+            if why:
+                memory.end_promise(key)
+            else:
+                memory.promise(key, mib)
         return why
+
+    def release(self, pod: UnboundPod) -> None:
+        """Count a claim no longer that is not made after all."""
+        self._cache.memory.end_promise(pod.claim_key)

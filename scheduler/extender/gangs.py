@@ -16,28 +16,23 @@ pods are placed like any other, such as the replacement of one that has failed.
 """
 
 import asyncio
-import math
 import sys
-from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Awaitable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from datetime import timedelta
-from itertools import compress
 from typing import Final
 
 import structlog
 
 from fracgpu import names
 from fracgpu.errors import RequestError
-from fracgpu.placement.gang import GangMember, GangPlacement, NoRoom, in_order, place_gang
 from fracgpu.placement.node_matrix import NodeMatrix
 from fracgpu.placement.outcome import Placement
 from fracgpu.placement.placement import CardSelector, CardsOnNode, HostLeft
-from fracgpu.placement.preemption import fits_if_emptied
 from fracgpu.request.language import parse_gang
-from fracgpu.request.need import Gang, PodNeed
+from fracgpu.request.need import Gang
 from fracgpu.state.ledger import Ledger
 from fracgpu.state.pod_info import PodInfo
-from fracgpu.state.snapshot import NodeInfo, build_node_info
 from kube.errors import KubeError
 from kube.informer import Change, ChangeType
 from process.clock import Clock, wait_at_most
@@ -46,34 +41,20 @@ from scheduler.cache.event_handlers import AnyPod
 from scheduler.cache.pod_marker import PodMarker
 from scheduler.extender.api import ExtenderArgs, FilterResult
 from scheduler.extender.filter import Extender
+from scheduler.extender.gang_room import ROOM_S, GangRoom, GangSize, waits_for
 from scheduler.extender.pod_groups import PodGroups
 
 log = structlog.get_logger()
 
-# How long the room of a gang is held. kube-scheduler tries a pod that was refused often only ten
-# seconds later (podMaxBackoffSeconds).
-_ROOM_S: Final = 30.0
 # How long bind waits for the other members; below httpTimeout in kube-scheduler's configuration.
 GATHER_S: Final = 7.0
 _TICK_S: Final = 1.0
-# How long the verdict counts that a gang fits, or not, on nodes without other pods.
-_SIZED_S: Final = 60.0
-# Each is evaluated on all nodes.
-_MOST_KINDS: Final = 8
 # Sets of candidates that are remembered.
 _MOST_CANDIDATES: Final = 16
 # How long a pod that kube-scheduler asked about before the watch showed it is remembered. It asks
 # about every pod again within five minutes (podMaxInUnschedulablePodsDuration); later it is gone.
 _EARLY_S: Final = 600.0
-# So many pods are placed before other requests get their turn.
-_AT_ONCE: Final = 16
-
-# How every refusal of a member begins.
-_KEPT: Final = "node(s) kept from gang"
-_TOO_SMALL: Final = "node(s) too small for gang"
-GANG_WORDS: Final = (_KEPT, _TOO_SMALL)
-
-_Key = tuple[str, Gang]  # the namespace, and the gang
+GangKey = tuple[str, Gang]  # the namespace, and the gang
 
 
 @dataclass(slots=True)
@@ -104,7 +85,7 @@ class _Members:
         asked: the candidates of each pending member when kube-scheduler last asked about it; equal
             ones are one object.
         refused: after which change there was no room, and the answer.
-        too_large: how it is too large for the nodes, if it is, until *sized_until_s*.
+        size: whether it could ever fit.
     """
 
     pending: dict[str, PodInfo] = field(default_factory=dict)
@@ -112,8 +93,7 @@ class _Members:
     asked: dict[str, tuple[str, ...]] = field(default_factory=dict)
     room: _Room | None = None
     refused: tuple[int, str] = (-1, "")
-    too_large: str = ""
-    sized_until_s: float = -math.inf
+    size: GangSize = field(default_factory=GangSize)
 
     def may_be_alone(self, uid: str) -> bool:
         """Report whether a member is placed like any other pod: the gang is bound, or about to."""
@@ -143,6 +123,7 @@ class Gangs:
     Attributes:
         of_pod: the gang of each pod that has one, by its UID.
         pod_groups: the pods that kube-scheduler itself places together.
+        finder: finds the room.
     """
 
     def __init__(
@@ -156,15 +137,14 @@ class Gangs:
         clock: Clock,
     ) -> None:
         self._extender = extender
-        self._matrix = matrix
         self._ledger: Ledger = matrix.ledger
         self._cards = cards
-        self._host_left = host_left
         self._changes = changes
         self._clock = clock
-        self._gangs: dict[_Key, _Members] = {}
-        self.of_pod: dict[str, _Key] = {}
+        self._gangs: dict[GangKey, _Members] = {}
+        self.of_pod: dict[str, GangKey] = {}
         self.pod_groups = PodGroups(cards, clock=clock)
+        self.finder = GangRoom(extender, matrix, cards=cards, host_left=host_left, clock=clock)
         self._candidates: dict[frozenset[str], tuple[str, ...]] = {}
         self._early: dict[str, float] = {}  # when it was last asked about; the latest last
         self._to_wake: dict[str, PodInfo] = {}
@@ -177,7 +157,7 @@ class Gangs:
         self.pod_groups.pod_changed(change)
         pod, uid = change.object, change.uid
         gone = change.type is ChangeType.DELETED
-        key = None if gone else _key_of(pod)
+        key = None if gone else key_of(pod)
         before = self.of_pod.get(uid)
         if before is not None and before != key:
             self._forget(uid, before)
@@ -189,7 +169,7 @@ class Gangs:
                 self._to_wake[uid] = pod
                 self._work.set()
 
-    def _see(self, uid: str, key: _Key, pod: AnyPod) -> None:
+    def _see(self, uid: str, key: GangKey, pod: AnyPod) -> None:
         self.of_pod[uid] = key
         members = self._gangs.setdefault(key, _Members())
         if isinstance(pod, PodInfo):
@@ -200,7 +180,7 @@ class Gangs:
         members.bound.add(uid)
         members.tidy()
 
-    def _forget(self, uid: str, key: _Key) -> None:
+    def _forget(self, uid: str, key: GangKey) -> None:
         members = self._gangs[key]
         del self.of_pod[uid]
         members.bound.discard(uid)
@@ -211,13 +191,23 @@ class Gangs:
         if members.tidy():
             self._gangs.pop(key, None)
 
+    def pending(self, key: GangKey) -> Mapping[str, PodInfo]:
+        """Return the pods of a gang that have no node, by UID."""
+        members = self._gangs.get(key)
+        return {} if members is None else members.pending
+
+    def bound(self, key: GangKey) -> Set[str]:
+        """Return the pods of a gang that have a node, and will keep it, by UID."""
+        members = self._gangs.get(key)
+        return frozenset() if members is None else members.bound
+
     # -- filter --------------------------------------------------------------------------------
 
     def waits(self, pod: PodInfo) -> bool:
         """Report whether a pod is of a gang that has not been bound yet, or of a PodGroup."""
         if pod.pod_group:
             return True
-        key, uid = _key_of(pod), pod.record.uid
+        key, uid = key_of(pod), pod.record.uid
         return key is not None and not self._gangs.get(key, _Members()).may_be_alone(uid)
 
     def filter(self, args: ExtenderArgs) -> FilterResult | Awaitable[FilterResult] | None:
@@ -226,7 +216,7 @@ class Gangs:
         None about any other pod, and about those that may be placed by themselves.
         """
         pod, uid = args.pod, args.pod.record.uid
-        key = _key_of(pod)
+        key = key_of(pod)
         if key is None or pod.need is None:
             return None
         if self._gangs.get(key, _Members()).may_be_alone(uid):
@@ -236,7 +226,7 @@ class Gangs:
         return self._filter_member(key, args)
 
     def _filter_member(
-        self, key: _Key, args: ExtenderArgs
+        self, key: GangKey, args: ExtenderArgs
     ) -> FilterResult | Awaitable[FilterResult]:
         uid, members, (_, gang) = args.pod.record.uid, self._gangs[key], key
         members.asked[uid] = self._shared(args.node_names)
@@ -244,23 +234,23 @@ class Gangs:
         if room is not None:
             if uid in room.members:
                 return self._place_in(key, args)
-            return _refusal(args, _waits(gang, f"{gang.size} others of its pods to be placed"))
+            return _refusal(args, waits_for(gang, f"{gang.size} others of its pods to be placed"))
         there = len(members.pending)
         if there < gang.size:
-            return _refusal(args, _waits(gang, f"its pods ({there} of {gang.size} exist)"))
+            return _refusal(args, waits_for(gang, f"its pods ({there} of {gang.size} exist)"))
         if len(members.asked) < gang.size:
-            return _refusal(args, _waits(gang, f"the first try of each of its {gang.size} pods"))
+            return _refusal(args, waits_for(gang, f"the first try of each of its {gang.size} pods"))
         as_of, why_not = members.refused
         if as_of == self._changes.count:
             return _refusal(args, why_not)
         return self._find_room(key, args)
 
-    def _too_early(self, key: _Key, args: ExtenderArgs) -> FilterResult:
+    def _too_early(self, key: GangKey, args: ExtenderArgs) -> FilterResult:
         """Refuse a pod that is not observed yet, or was deleted a moment ago."""
         uid = args.pod.record.uid
         self._early.pop(uid, None)
         self._early[uid] = self._clock.monotonic()
-        return _refusal(args, _waits(key[1], "the extender to observe the pod"))
+        return _refusal(args, waits_for(key[1], "the extender to observe the pod"))
 
     def _shared(self, nodes: tuple[str, ...]) -> tuple[str, ...]:
         """Return the candidates, as one object for all pods that have the same.
@@ -274,72 +264,27 @@ class Gangs:
             del self._candidates[next(iter(self._candidates))]
         return known
 
-    async def _find_room(self, key: _Key, args: ExtenderArgs) -> FilterResult:
+    async def _find_room(self, key: GangKey, args: ExtenderArgs) -> FilterResult:
         members, (_, gang) = self._gangs[key], key
         asking = args.pod.record.uid
         uids = sorted(members.asked, key=lambda uid: (uid != asking, uid))[: gang.size]
         pods = [members.pending[uid] for uid in uids]
-        chosen = await self._ranked(pods, members.asked)
-        if chosen is None:
-            many = f"whose pods differ in more than {_MOST_KINDS} ways"
-            return _refusal(args, f"{_KEPT} {gang.name}, {many}")
-        now = self._clock.now()
-        found = GangPlacement(
-            node=lambda name: self._ledger.node(name, now=now),
-            left=lambda name: self._host_left(name, ""),
-            strategy=self._cards.strategy(),
-        )
-        fits = [found.add(member) async for member in self._paced(in_order(chosen))]
-        if not all(fits):
-            why_not = await self._no_room(members, gang, chosen)
-            members.refused = (self._changes.count, why_not)
-            return _refusal(args, why_not)
+        found = await self.finder.find(gang, pods, members.asked, members.size)
+        if isinstance(found, str):
+            members.refused = (self._changes.count, found)
+            return _refusal(args, found)
         # There must be no await from here until the room is assumed.
         placed = not self._ledger.assumed.keys().isdisjoint(uids)  # an answer may have been lost
         there = self._gangs.get(key) is members and members.asked.keys() >= set(uids)
         if placed or members.room is not None or not there or not found.stands:
             self._to_wake[asking] = args.pod
-            return _refusal(args, _waits(gang, "its pods to be placed"))
+            return _refusal(args, waits_for(gang, "its pods to be placed"))
         self._hold(key, pods, found.placed)
         return FilterResult(passed=(found.placed[asking].node,))
 
-    async def _paced(self, members: Iterable[GangMember]) -> AsyncIterator[GangMember]:
-        """Yield *members*; other requests get their turn in between."""
-        for at, member in enumerate(members):
-            if at % _AT_ONCE == _AT_ONCE - 1:
-                await self._clock.sleep(0)
-            yield member
-
-    async def _ranked(
-        self, pods: Sequence[PodInfo], asked: Mapping[str, tuple[str, ...]]
-    ) -> list[GangMember] | None:
-        """Return where each pod fits, the best nodes first; None if too many of them differ.
-
-        Equivalent pods are evaluated once, on all nodes that any of them may go to.
-        """
-        kinds: dict[object, list[GangMember]] = {}
-        for pod in pods:
-            if pod.need is not None:  # as of every pod that is asked about
-                closed = frozenset(self._extender.denied_to(pod))
-                nodes = asked[pod.record.uid]
-                member = GangMember(pod=pod, need=pod.need, nodes=nodes, closed=closed)
-                kinds.setdefault((*member.kind, pod.tolerations), []).append(member)
-        if len(kinds) > _MOST_KINDS:
-            return None
-        found = []
-        for members in kinds.values():
-            await self._clock.sleep(0)  # other requests get their turn
-            names = _union([one.nodes for one in members])
-            ranked = self._extender.ranked(ExtenderArgs(pod=members[0].pod, node_names=names))
-            own = {id(one.nodes): one.nodes for one in members}
-            for which, nodes in own.items():
-                own[which] = ranked if nodes is names else _only(ranked, nodes)
-            found += [replace(one, nodes=own[id(one.nodes)]) for one in members]
-        return found
-
-    def _hold(self, key: _Key, pods: Sequence[PodInfo], found: Mapping[str, Placement]) -> None:
+    def _hold(self, key: GangKey, pods: Sequence[PodInfo], found: Mapping[str, Placement]) -> None:
         members = self._gangs[key]
-        room = _Room(frozenset(found), self._clock.monotonic() + _ROOM_S)
+        room = _Room(frozenset(found), self._clock.monotonic() + ROOM_S)
         members.room = room
         for pod in pods:
             self._assume(pod, found[pod.record.uid])
@@ -352,12 +297,12 @@ class Gangs:
             pod.record,
             node=placement.node,
             assignment=placement.assignment,
-            until=self._clock.now() + timedelta(seconds=_ROOM_S + 2 * _TICK_S),
+            until=self._clock.now() + timedelta(seconds=ROOM_S + 2 * _TICK_S),
             gang=True,
             host=pod.host,
         )
 
-    def _place_in(self, key: _Key, args: ExtenderArgs) -> FilterResult:
+    def _place_in(self, key: GangKey, args: ExtenderArgs) -> FilterResult:
         """Return the place of a member: the one that is held, or another if it cannot go there."""
         pod, uid = args.pod, args.pod.record.uid
         self._to_wake.pop(uid, None)
@@ -372,49 +317,7 @@ class Gangs:
             return FilterResult(passed=(best[0],))
         why_not = f"none of the nodes that pod {pod.record.key} may go to has room any more"
         self._give_up(key, why_not)
-        return _refusal(args, _waits(key[1], f"room for all its {key[1].size} pods at once"))
-
-    async def _no_room(self, members: _Members, gang: Gang, chosen: Sequence[GangMember]) -> str:
-        """Return why a gang of which only some pods fit has to wait.
-
-        Whether it could ever fit is looked at once a minute.
-        """
-        if self._clock.monotonic() >= members.sized_until_s:
-            members.sized_until_s = self._clock.monotonic() + _SIZED_S
-            members.too_large = ""
-            by_need: dict[PodNeed, list[GangMember]] = {}
-            for member in chosen:
-                by_need.setdefault(member.need, []).append(member)
-            for need, equivalent in by_need.items():
-                await self._clock.sleep(0)  # other requests get their turn
-                nodes = _union([members.asked.get(one.uid, ()) for one in equivalent])
-                placed = self._placed_if_emptied(need, equivalent, nodes)
-                if placed < len(equivalent):
-                    members.too_large = (
-                        f"{_TOO_SMALL} {gang.name}: even empty they would take only {placed} of "
-                        f"{len(equivalent)} of its pods"
-                    )
-        return members.too_large or _waits(gang, f"room for all its {gang.size} pods at once")
-
-    def _placed_if_emptied(
-        self, need: PodNeed, members: Sequence[GangMember], candidates: tuple[str, ...]
-    ) -> int:
-        """Return how many of some pods that need the same would fit if no other pod were there."""
-        fits = fits_if_emptied(self._matrix, self._matrix.rows_of(candidates), need).tolist()
-        nodes = tuple(compress(candidates, fits))
-        if len(nodes) >= len(members):
-            return len(members)
-        answer = place_gang(
-            [replace(member, nodes=nodes) for member in members],
-            node=self._emptied,
-            left=lambda _: None,
-            strategy=self._cards.strategy(),
-        )
-        return answer.placed if isinstance(answer, NoRoom) else len(members)
-
-    def _emptied(self, name: str) -> NodeInfo | None:
-        node = self._ledger.nodes.get(name)
-        return None if node is None else build_node_info(node, ())
+        return _refusal(args, waits_for(key[1], f"room for all its {key[1].size} pods at once"))
 
     # -- bind ----------------------------------------------------------------------------------
 
@@ -437,7 +340,7 @@ class Gangs:
             return f"not all {gang.size} pods of gang {gang.name} have a node yet"
         return room.why_not
 
-    def _open(self, key: _Key, room: _Room) -> None:
+    def _open(self, key: GangKey, room: _Room) -> None:
         """Let the Bindings be written if all of them still can be."""
         pending, assumed = self._gangs[key].pending, self._ledger.assumed
         for uid in room.members:
@@ -474,7 +377,7 @@ class Gangs:
                     members.asked.pop(uid, None)
                 self._give_up(key, "its pods did not all get a node in time")
 
-    def _give_up(self, key: _Key, why_not: str) -> None:
+    def _give_up(self, key: GangKey, why_not: str) -> None:
         members = self._gangs[key]
         room, members.room = members.room, None
         if room is None:
@@ -498,7 +401,7 @@ async def _wake(marker: PodMarker, pod: PodInfo) -> None:
         log.warning("pod_not_woken", pod=pod.record.key, error=str(error))
 
 
-def _key_of(pod: AnyPod) -> _Key | None:
+def key_of(pod: AnyPod) -> GangKey | None:
     """Return the gang of a pod that is pending, or bound and alive."""
     if isinstance(pod, PodInfo):
         return (pod.record.namespace, pod.gang) if pod.gang is not None and pod.pending else None
@@ -509,23 +412,6 @@ def _key_of(pod: AnyPod) -> _Key | None:
     except RequestError:
         return None
     return None if gang is None else (pod.namespace, gang)
-
-
-def _union(lists: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-    first = lists[0]
-    if all(one is first for one in lists):
-        return first
-    distinct = {id(one): one for one in lists}
-    return tuple({name: None for names in distinct.values() for name in names})
-
-
-def _only(ranked: tuple[str, ...], nodes: tuple[str, ...]) -> tuple[str, ...]:
-    allowed = frozenset(nodes)
-    return tuple(name for name in ranked if name in allowed)
-
-
-def _waits(gang: Gang, what: str) -> str:
-    return f"{_KEPT} {gang.name}, which waits for {what}"
 
 
 def _refusal(args: ExtenderArgs, why: str) -> FilterResult:

@@ -68,6 +68,9 @@ class Board:
         facts: returns what concerns the whole page now.
         clock: the time at which cordons and heat are evaluated; paces the loop.
         epoch: a name of this instance, see `Pieces`.
+
+    Attributes:
+        claim_status: returns how far the claim of a waiting pod has come, where we make claims.
     """
 
     def __init__(
@@ -85,6 +88,7 @@ class Board:
         self._clock = clock
         self.pieces: Final = Pieces(epoch)
         self.waiting: Final = WaitingPods(clock)
+        self.claim_status: Callable[[PodInfo], str] = lambda _: ""
         self._moves: dict[str, MoveObject] = {}
         self._shown: dict[str, NodeInfo] = {}
         self._touched: set[str] = set()
@@ -239,7 +243,11 @@ class Board:
             ),
         )
         bodies = {
-            pod.record.key: encode(waiting_document(pod, self._answers.get(pod.record.uid)))
+            pod.record.key: encode(
+                waiting_document(
+                    pod, self._answers.get(pod.record.uid), claim=self.claim_status(pod)
+                )
+            )
             for pod in longest
         }
         self._replace(WAITING, bodies)

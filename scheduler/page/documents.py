@@ -166,6 +166,7 @@ class WaitingDocument(_Document, frozen=True, kw_only=True):
     Attributes:
         problem: why what it asks for can never be granted.
         answer: the last answer to kube-scheduler; None if it has not asked yet.
+        claim: how far its claim has come; empty where kube-scheduler asks us.
     """
 
     pod: str
@@ -175,6 +176,7 @@ class WaitingDocument(_Document, frozen=True, kw_only=True):
     problem: str = ""
     nominated_node: str = ""
     answer: FilterAnswer | None = None
+    claim: str = ""
 
 
 class AboutDocument(_Document, frozen=True, kw_only=True):
@@ -341,8 +343,8 @@ def _place(card: CardReference) -> PlaceDocument:
     return PlaceDocument(node=card.node, card=card.card, index=card.index)
 
 
-def waiting_document(pod: PodInfo, answer: FilterAnswer | None) -> WaitingDocument:
-    """Return a waiting pod with the last answer about it."""
+def waiting_document(pod: PodInfo, answer: FilterAnswer | None, claim: str = "") -> WaitingDocument:
+    """Return a waiting pod with the last answer about it, or how far its claim has come."""
     return WaitingDocument(
         pod=pod.record.key,
         asks=_short(describe_need(pod.need)) if pod.need is not None else "",
@@ -351,6 +353,7 @@ def waiting_document(pod: PodInfo, answer: FilterAnswer | None) -> WaitingDocume
         problem=_short(pod.need_problem),
         nominated_node=pod.nominated_node,
         answer=answer,
+        claim=_short(claim),
     )
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from fracgpu.errors import WireError
@@ -107,6 +107,8 @@ class Explainer:
             scheduler=subject.info.scheduler_name,
             now=self._clock.now(),
         )
+        claim = self._board.claim_status(subject.info)
+        state = replace(state, notes=(*state.notes, claim) if claim else state.notes)
         # Everything in the state is immutable; in a thread it delays no answer to kube-scheduler.
         return await asyncio.to_thread(_answer, subject, state)
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import structlog
-import yaml
 from aiohttp import ClientError, ClientSession, ClientTimeout, ServerDisconnectedError, web
 
 from process.clock import SystemClock
@@ -20,6 +19,7 @@ from simulator.apiserver.apimachinery.request_info import User
 from simulator.apiserver.apimachinery.storage import Store
 from simulator.apiserver.endpoints.handlers import Handlers, Reply, Request
 from simulator.apiserver.registry.registry import Registry
+from simulator.kubeconfig import write_kubeconfig
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -120,22 +120,11 @@ class ApiServer:
 
     def kubeconfig(self, path: Path, *, user: str = "kubernetes-admin") -> Path:
         """Write a kubeconfig for *user* (any name is accepted) and return *path*."""
-        cluster: dict[str, Any] = {"server": self.url}
+        ca_file = None
         if self._ca_pem:
             ca_file = path.with_suffix(".ca.crt")
             ca_file.write_text(self._ca_pem)
-            cluster["certificate-authority"] = str(ca_file)
-        config = {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "clusters": [{"name": "simulated", "cluster": cluster}],
-            "users": [{"name": user, "user": {"token": user}}],
-            "contexts": [{"name": "simulated", "context": {"cluster": "simulated", "user": user}}],
-            "current-context": "simulated",
-        }
-        path.write_text(yaml.safe_dump(config, sort_keys=False))
-        path.chmod(0o600)
-        return path
+        return write_kubeconfig(path, server=self.url, token=user, ca_file=ca_file, user=user)
 
 
 class WebhookClient:

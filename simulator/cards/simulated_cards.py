@@ -171,7 +171,7 @@ class SimulatedCards(Cards):
             reserved_mib=card.reserved_mib,
             temperature_c=round(_IDLE_C + (_FULL_C - _IDLE_C) * load),
             memory_temperature_c=round(_IDLE_C + (_FULL_C - _IDLE_C) * load) + 4,
-            power_w=round(power_w + self._noise(card.uuid), 1),
+            power_w=round(power_w, 1),
             energy_mj=round(energy_mj),
             sm_clock_mhz=round(_IDLE_MHZ + (_FULL_MHZ - _IDLE_MHZ) * min(1.0, load * 4)),
             memory_clock_mhz=_MEMORY_MHZ,
@@ -203,12 +203,9 @@ class SimulatedCards(Cards):
         """Return *percent* with the small noise of a real card, the same in every run of a seed."""
         if percent <= 0:
             return 0.0
-        return min(float(_FULL_PERCENT), max(0.0, percent + self._noise(uuid)))
-
-    def _noise(self, uuid: str) -> float:
-        """Return the noise of a reading; the power of an idle card varies as well."""
         rng = random.Random(f"{self._wire.seed}/{uuid}/{self._readings}")  # noqa: S311 - noise
-        return rng.uniform(-_JITTER_PERCENT, _JITTER_PERCENT)
+        noisy = percent + rng.uniform(-_JITTER_PERCENT, _JITTER_PERCENT)
+        return min(float(_FULL_PERCENT), max(0.0, noisy))
 
 
 def _profile(load: float) -> Mapping[str, float]:

@@ -10,7 +10,7 @@ import structlog
 from kube.errors import AlreadyExists, Conflict, KubeError, NotFound
 from kube.events import EventLevel, EventRecorder, Regarding
 from kube.informer import Informer
-from kube.kinds import DEPLOYMENTS, NAMESPACES, PDBS, PODS, REPLICASETS, RESOURCE_CLAIMS
+from kube.kinds import DEPLOYMENTS, PDBS, PODS, REPLICASETS, RESOURCE_CLAIMS
 from kube.objects import ObjectKey
 from simulator.objects import Json, decode
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-FOLLOWED: Final = (NAMESPACES, PODS, REPLICASETS, DEPLOYMENTS, PDBS, RESOURCE_CLAIMS)
+FOLLOWED: Final = (PODS, REPLICASETS, DEPLOYMENTS, PDBS, RESOURCE_CLAIMS)
 _RETRY_S: Final = 0.5  # after a conflict or an outage
 _LONGEST_RETRY_S: Final = 10.0
 

@@ -1,7 +1,7 @@
-"""Deletes objects without a remaining owner, and empties terminating namespaces.
+"""Deletes objects without a remaining owner.
 
-Source: k8s.io/kubernetes pkg/controller/garbagecollector and pkg/controller/namespace. Owners are
-looked up only among the kinds that the controllers watch.
+Source: k8s.io/kubernetes pkg/controller/garbagecollector. Owners are looked up only among the kinds
+that the controllers watch.
 """
 
 from __future__ import annotations
@@ -10,21 +10,15 @@ from typing import Final
 
 import structlog
 
-from kube import kinds
 from kube.errors import NotFound
-from kube.kinds import NAMESPACES, Kind
+from kube.kinds import Kind
 from kube.objects import ObjectKey
 from simulator.controllers.controller import FOLLOWED, SharedInformers, WorkQueue, key_of
 from simulator.objects import Json
 
 log = structlog.get_logger()
 
-_OWNED: Final = tuple(kind for kind in FOLLOWED if kind is not NAMESPACES)
-_OWNERS: Final = {(kind.group_version, kind.kind): kind for kind in _OWNED}
-_CONTENT: Final = (
-    *_OWNED, kinds.CONFIGMAPS, kinds.SECRETS, kinds.SERVICES, kinds.SERVICE_ACCOUNTS,
-    kinds.LEASES, kinds.EVENTS,
-)  # fmt: skip
+_OWNERS: Final = {(kind.group_version, kind.kind): kind for kind in FOLLOWED}
 
 
 class GarbageCollector:
@@ -36,7 +30,7 @@ class GarbageCollector:
         self._cluster = cluster
         self._kind = kind
         cluster.listen(kind, lambda found: self.queue.add(key_of(found)))
-        for owner_kind in _OWNED:
+        for owner_kind in FOLLOWED:
             cluster.listen(owner_kind, self._owner_changed)
 
     def _owner_changed(self, owner: Json) -> None:
@@ -96,46 +90,6 @@ class GarbageCollector:
         return owner is None or owner["metadata"]["uid"] != reference["uid"]
 
 
-class NamespaceController:
-    """One queue of namespaces: a terminating one is emptied, then finalized."""
-
-    def __init__(self, cluster: SharedInformers) -> None:
-        self.name = "namespace"
-        self.queue = WorkQueue()
-        self._cluster = cluster
-        cluster.listen(NAMESPACES, lambda found: self.queue.add(key_of(found)))
-        for kind in _OWNED:
-            cluster.listen(kind, self._content_changed)
-
-    def _content_changed(self, changed: Json) -> None:
-        namespace = self._cluster.informers[NAMESPACES].get("", changed["metadata"]["namespace"])
-        if namespace is not None and "deletionTimestamp" in namespace["metadata"]:
-            self.queue.add(key_of(namespace))
-
-    async def reconcile(self, key: ObjectKey) -> None:
-        namespace = await self._cluster.fetch(NAMESPACES, key)
-        if namespace is None or "deletionTimestamp" not in namespace["metadata"]:
-            return
-        left = 0
-        for kind in _CONTENT:
-            for found in await self._cluster.listed(kind, key.name):
-                left += 1
-                if "deletionTimestamp" not in found["metadata"]:
-                    await self._delete(kind, found)
-        if left:
-            self.queue.add_after(1.0, key)
-            return
-        empty = {**namespace, "spec": {**namespace["spec"], "finalizers": []}}
-        await self._cluster.client.replace(NAMESPACES, empty, subresource="finalize")
-
-    async def _delete(self, kind: Kind, found: Json) -> None:
-        meta = found["metadata"]
-        try:
-            await self._cluster.client.delete(kind, meta["name"], namespace=meta["namespace"])
-        except NotFound:
-            return
-
-
 def _refers_to(value: Json, uid: str) -> bool:
     return any(
         reference["uid"] == uid for reference in value["metadata"].get("ownerReferences") or []
@@ -144,4 +98,4 @@ def _refers_to(value: Json, uid: str) -> bool:
 
 def collectors(cluster: SharedInformers) -> list[GarbageCollector]:
     """Return one collector for each kind that can have owners."""
-    return [GarbageCollector(cluster, kind) for kind in _OWNED]
+    return [GarbageCollector(cluster, kind) for kind in FOLLOWED]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from simulator.controllers.controller import Controller, SharedInformers, run_controller
 from simulator.controllers.deployment import DeploymentController
 from simulator.controllers.disruption import DisruptionController
-from simulator.controllers.garbage_collector import NamespaceController, collectors
+from simulator.controllers.garbage_collector import collectors
 from simulator.controllers.replicaset import ReplicaSetController
 from simulator.controllers.resource_claims import ResourceClaimController
 
@@ -25,7 +25,6 @@ async def run_controllers(client: KubeClient, clock: Clock) -> None:
         ReplicaSetController(cluster),
         DisruptionController(cluster),
         ResourceClaimController(cluster),
-        NamespaceController(cluster),
         *collectors(cluster),
     ]
     async with asyncio.TaskGroup() as group:

@@ -15,9 +15,10 @@ from process.clock import Clock
 from simulator.apiserver.server import ApiServer
 from simulator.controllers.manager import run_controllers
 from simulator.demo.client_certificate import client_context, wait_client_certificate
-from simulator.demo.service_accounts import install_rights, token_of, user_of, write_kubeconfig
+from simulator.demo.service_accounts import install_rights, token_of, user_of
 from simulator.envtest.control_plane import ControlPlane
 from simulator.envtest.scheduler_configuration import scheduler_configuration, stock_configuration
+from simulator.kubeconfig import write_kubeconfig
 from simulator.scheduler.scheduler import KubeScheduler
 
 

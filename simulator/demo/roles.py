@@ -3,7 +3,6 @@
 The rebalancer alone starts by `simulator.demo.rebalancer`, which has shorter times.
 """
 
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import Any
 from component.wiring import Wiring
 from simulator.demo.client_certificate import SERVING_SECRET
 from simulator.demo.rebalancer import command as rebalancing
-from simulator.demo.supervisor import ProcessSpec
+from simulator.demo.supervisor import ProcessSpec, clean_environment
 from simulator.envtest.ports import free_ports
 from simulator.kubelet.kubelet import KubeletFolders
 
@@ -125,7 +124,7 @@ def process_spec(process: RoleProcess, *, telemetry_port: int, kubeconfig: Path)
             *("--telemetry-port", str(telemetry_port)),
             *("--drain-wait-s", "0", "--drain-timeout-s", "1"),
         ),
-        env=_environment(),
+        env=clean_environment(),
     )
 
 
@@ -146,12 +145,3 @@ def _plugin(node: str, place: NodePaths) -> Sequence[str]:
         # A demo of two minutes cannot wait for an average over five minutes.
         *("--load-average-s", "10", "--load-report-s", "6"),
     )
-
-
-def _environment() -> dict[str, str]:
-    """Return the caller's environment without variables that would change a role's settings."""
-    return {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith("FRACGPU_") and name not in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST")
-    }

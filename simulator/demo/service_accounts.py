@@ -1,7 +1,6 @@
 """The roles' service accounts in the demo, as in a cluster: their RBAC and tokens."""
 
 import copy
-import json
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -172,21 +171,3 @@ async def token_of(kube: KubeClient, role: str, *, node: str | None = None) -> s
     return await issue_token(
         kube, namespace=names.SYSTEM_NAMESPACE, account=account_of(role), bound_to=bound_to
     )
-
-
-def write_kubeconfig(path: Path, *, server: str, token: str, ca_file: Path | None) -> Path:
-    """Write a kubeconfig (mode 0600) for the holder of *token*, and return *path*."""
-    cluster = {"server": server}
-    if ca_file is not None:
-        cluster["certificate-authority"] = str(ca_file)
-    content = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "clusters": [{"name": "demo", "cluster": cluster}],
-        "users": [{"name": "role", "user": {"token": token}}],
-        "contexts": [{"name": "demo", "context": {"cluster": "demo", "user": "role"}}],
-        "current-context": "demo",
-    }
-    path.touch(mode=0o600)
-    path.write_text(json.dumps(content))  # JSON is YAML
-    return path

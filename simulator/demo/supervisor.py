@@ -2,6 +2,7 @@
 
 import asyncio
 import http.client
+import os
 import signal
 import urllib.error
 import urllib.request
@@ -35,6 +36,15 @@ class ProcessSpec:
     name: str
     argv: Sequence[str]
     env: Mapping[str, str]
+
+
+def clean_environment() -> dict[str, str]:
+    """Return the caller's environment without variables that would change a role's settings."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("FRACGPU_") and name not in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST")
+    }
 
 
 @dataclass(slots=True)

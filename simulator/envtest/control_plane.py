@@ -6,7 +6,6 @@ The binaries come from a folder such as the one in ``KUBEBUILDER_ASSETS``; nothi
 from __future__ import annotations
 
 import asyncio
-import json
 import secrets
 import shutil
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -22,6 +21,7 @@ from kube.errors import KubeError
 from kube.retry import RetryPolicy
 from simulator.envtest.lifetime import ends_with_us
 from simulator.envtest.ports import free_ports
+from simulator.kubeconfig import write_kubeconfig
 
 ASSETS_ENV: Final = "KUBEBUILDER_ASSETS"
 ADMIN: Final = "admin"
@@ -119,18 +119,9 @@ class ControlPlane:
 
     def kubeconfig(self, path: Path, *, user: str = ADMIN) -> Path:
         """Write a kubeconfig of *user* to *path* (mode 0600) and return *path*."""
-        cluster = {"server": self.url, "certificate-authority": str(self.ca_file)}
-        content = {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "clusters": [{"name": "real", "cluster": cluster}],
-            "users": [{"name": user, "user": {"token": self.tokens[user]}}],
-            "contexts": [{"name": "real", "context": {"cluster": "real", "user": user}}],
-            "current-context": "real",
-        }
-        path.touch(mode=0o600)
-        path.write_text(json.dumps(content))  # JSON is YAML
-        return path
+        return write_kubeconfig(
+            path, server=self.url, token=self.tokens[user], ca_file=self.ca_file, user=user
+        )
 
     async def stop_serving(self) -> None:
         """Stop kube-apiserver alone, as in an outage; etcd keeps its data."""

@@ -17,10 +17,11 @@ from typing import Final, TypeVar
 import grpc
 import structlog
 
-from deviceplugin.kubelet.device_plugin import API_VERSION, HEALTHY, check_socket_path
+from deviceplugin.kubelet.device_plugin import API_VERSION, HEALTHY
 from deviceplugin.kubelet.registration import KUBELET_SOCKET
 from deviceplugin.proto import deviceplugin_pb2 as messages
 from deviceplugin.proto import deviceplugin_pb2_grpc as services
+from deviceplugin.sockets import SocketServer
 
 log = structlog.get_logger()
 
@@ -96,26 +97,24 @@ class DeviceManager(services.RegistrationServicer):
         """Serve the registration socket until cancelled.
 
         Raises:
-            deviceplugin.kubelet.device_plugin.SocketError: the folder's path is too long for a
-            socket.
+            deviceplugin.sockets.SocketError: the folder's path is too long for a socket.
         """
-        socket = self._folder / KUBELET_SOCKET
-        check_socket_path(socket)
         self._folder.mkdir(parents=True, exist_ok=True)
         for leftover in self._folder.iterdir():
             if leftover.is_socket():
                 leftover.unlink(missing_ok=True)
-        server = grpc.aio.server()
-        services.add_RegistrationServicer_to_server(self, server)  # type: ignore[no-untyped-call]
-        server.add_insecure_port(f"unix:{socket}")
-        await server.start()
+        sockets = SocketServer(
+            self._folder / KUBELET_SOCKET,
+            register=lambda server: services.add_RegistrationServicer_to_server(self, server),  # type: ignore[no-untyped-call]
+        )
+        await sockets.start()
         try:
             async with asyncio.TaskGroup() as group:
                 while True:
                     request = await self._newcomers.get()
                     group.create_task(self._follow(request), name=f"plugin_{request.endpoint}")
         finally:
-            await server.stop(None)
+            await sockets.stop(0)
 
     async def Register(
         self,

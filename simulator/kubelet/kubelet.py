@@ -170,7 +170,7 @@ class Kubelet:
         """Run the node's kubelet until cancelled.
 
         Raises:
-            deviceplugin.kubelet.device_plugin.SocketError: a socket's path is too long.
+            deviceplugin.sockets.SocketError: a socket's path is too long.
         """
         try:
             async with asyncio.TaskGroup() as group:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import grpc
 
-from deviceplugin.kubelet.device_plugin import check_socket_path
 from deviceplugin.proto import podresources_pb2 as messages
 from deviceplugin.proto import podresources_pb2_grpc as services
+from deviceplugin.sockets import SocketServer
 from simulator.kubelet.claim_manager import ClaimManager, PreparedDevice
 from simulator.kubelet.device_manager import DeviceManager
 from simulator.kubelet.pod_status import KubeletPod
@@ -43,11 +43,17 @@ class PodResourcesServer(services.PodResourcesListerServicer):
         """Serve until cancelled.
 
         Raises:
-            deviceplugin.kubelet.device_plugin.SocketError: the path is too long for a socket.
+            deviceplugin.sockets.SocketError: the path is too long for a socket.
         """
-        server = grpc.aio.server()
-        services.add_PodResourcesListerServicer_to_server(self, server)  # type: ignore[no-untyped-call]
-        await serve(server, self._socket)
+        sockets = SocketServer(
+            self._socket,
+            register=lambda server: services.add_PodResourcesListerServicer_to_server(self, server),  # type: ignore[no-untyped-call]
+        )
+        await sockets.start()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await sockets.stop(0)
 
     async def List(
         self,
@@ -95,24 +101,3 @@ def _claimed(device: PreparedDevice) -> messages.ClaimResource:
         pool_name=device.pool,
         device_name=device.device,
     )
-
-
-async def serve(server: grpc.aio.Server, socket: Path) -> None:
-    """Serve on *socket* until cancelled; a socket that an earlier process left is replaced.
-
-    Raises:
-        deviceplugin.kubelet.device_plugin.SocketError: the path is too long for a socket.
-    """
-    _make_room(socket)
-    server.add_insecure_port(f"unix:{socket}")
-    await server.start()
-    try:
-        await asyncio.Event().wait()
-    finally:
-        await server.stop(None)
-
-
-def _make_room(socket: Path) -> None:
-    check_socket_path(socket)
-    socket.parent.mkdir(parents=True, exist_ok=True)
-    socket.unlink(missing_ok=True)

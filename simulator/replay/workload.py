@@ -7,6 +7,7 @@ There are two sources: a trace as two CSV files in the columns of the openb trac
 import csv
 import math
 import random
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -16,10 +17,10 @@ from msgspec import structs
 
 from fracgpu.cards.card import Card, CardUuid, NodeCards
 from fracgpu.cards.card_class import model_allowed, model_key
-from fracgpu.errors import counted
 from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources, pod_requests
 from fracgpu.placement.node_matrix import WHOLE_CARD_MILLI
 from fracgpu.placement.policies.least_waste.mix import Demand
+from fracgpu.request.language import MAX_CARDS
 from fracgpu.request.need import ContainerNeed, PodNeed
 from fracgpu.state.pod_info import PodInfo
 from fracgpu.units import Mib
@@ -27,6 +28,7 @@ from fracgpu.units import Mib
 # A trace counts in thousandths of a card; each stands for this many MiB, to avoid rounding.
 _MIB_PER_MILLI: Final = 80
 _NODE_COLUMNS: Final = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
+_MOST: Final = 10**15  # of milli-CPUs, MiB or seconds; far more than any machine or trace has
 _POD_COLUMNS: Final = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
 
 
@@ -78,6 +80,9 @@ def read_trace(*, nodes: Iterable[str], pods: Iterable[str]) -> ReplayWorkload:
         WorkloadError: a column is missing, a number is invalid, or there is nothing to replay.
     """
     node_rows = [_node(row) for row in _rows(nodes, _NODE_COLUMNS, "the node list")]
+    (name, lines), *_ = Counter(one.node for one in node_rows).most_common(1) or [("", 0)]
+    if lines > 1:
+        raise WorkloadError(f"the node list has {name!r} in {lines} lines; want one for each node")
     pod_rows = [_pod(row) for row in _rows(pods, _POD_COLUMNS, "the pod list")]
     return _checked(ReplayWorkload(nodes=tuple(node_rows), pods=tuple(pod_rows)))
 
@@ -155,11 +160,15 @@ def _rows(
         yield f"{what}, line {reader.line_num}", row
 
 
-def _figure(where: str, row: Mapping[str, str], column: str) -> int:
+def _figure(
+    where: str, row: Mapping[str, str], column: str, *, low: int = 0, high: int = _MOST
+) -> int:
     text = row[column] or ""
-    if not text.isdecimal():
-        raise WorkloadError(f"{where}: {column} is {text!r}; want a whole number, 0 or more")
-    return int(text)
+    # A number of thousands of digits is not converted: that takes time, or is an error of int().
+    number = int(text) if text.isdecimal() and len(text) <= len(str(_MOST)) else None
+    if number is None or not low <= number <= high:
+        raise WorkloadError(f"{where}: {column} is {text!r}; want a whole number, {low} to {high}")
+    return number
 
 
 def _node(entry: tuple[str, Mapping[str, str]]) -> NodeCards:
@@ -172,7 +181,7 @@ def _node(entry: tuple[str, Mapping[str, str]]) -> NodeCards:
             model=row["model"],
             total_mib=Mib(WHOLE_CARD_MILLI * _MIB_PER_MILLI),
         )
-        for index in range(_figure(where, row, "gpu"))
+        for index in range(_figure(where, row, "gpu", high=MAX_CARDS))
     )
     host = HostResources(
         cpu_milli=_figure(where, row, "cpu_milli"), memory_mib=_figure(where, row, "memory_mib")
@@ -182,12 +191,8 @@ def _node(entry: tuple[str, Mapping[str, str]]) -> NodeCards:
 
 def _pod(entry: tuple[str, Mapping[str, str]]) -> ReplayPod:
     where, row = entry
-    cards = _figure(where, row, "num_gpu")
-    milli = min(_figure(where, row, "gpu_milli"), WHOLE_CARD_MILLI) if cards else 0
-    if cards and not milli:
-        raise WorkloadError(
-            f"{where}: gpu_milli is 0 with {counted(cards, 'card')}; want 1 to 1000"
-        )
+    cards = _figure(where, row, "num_gpu", high=MAX_CARDS)
+    milli = _figure(where, row, "gpu_milli", low=1, high=WHOLE_CARD_MILLI) if cards else 0
     host = HostResources(
         cpu_milli=_figure(where, row, "cpu_milli"), memory_mib=_figure(where, row, "memory_mib")
     )

@@ -16,9 +16,9 @@ from typing import Final
 from fracgpu import names
 from fracgpu.cards.card import Card, CardUuid, NodeCards
 from fracgpu.disruption.brakes import effective_mode, open_breakers
-from fracgpu.disruption.disruption_state import DisruptionState
+from fracgpu.disruption.disruption_state import FULL_RATIO, DisruptionState
 from fracgpu.disruption.heat import CardHeat, CardUsage
-from fracgpu.disruption.load_history import FULL_RATIO, SPAN_S
+from fracgpu.disruption.load_history import FULL_SPAN_RATIO, SPAN_S
 from fracgpu.disruption.move import Ending, Move, PastMove
 from fracgpu.disruption.planner import advance_all, plan_moves, validate_move
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
@@ -40,7 +40,6 @@ from simulator.usage_replay.windows import SampleWindow, readings, samples_of
 
 _KEPT: Final = timedelta(days=7)
 _LONG_AGO: Final = timedelta(days=1)
-_FULL: Final = 0.98  # of a card's time: it has no more to give
 _SLOTS: Final = 1000
 _SECONDS_PER_HOUR: Final = 3600.0
 _ENDINGS: Final = {True: Ending.RELIEVED, False: Ending.USELESS, None: Ending.UNVERIFIED}
@@ -249,7 +248,7 @@ class ReplayedWorld:
             self._loads.keep(self._span, means, self._policy)
             self._span, self._in_span = number, {}
         for (card, uid), used in samples.items():
-            self._in_span.setdefault(uid, []).append((used, asked[card] >= FULL_RATIO))
+            self._in_span.setdefault(uid, []).append((used, asked[card] >= FULL_SPAN_RATIO))
 
     def _count(
         self, asked: Mapping[CardUuid, float], drawn: list[tuple[CardUuid, str, float]]
@@ -262,7 +261,7 @@ class ReplayedWorld:
             if load > self._hot_ratio:
                 self.figures.hot_h += hours
                 self.figures.contended_h += hours if users.get(card, 0) > 1 else 0.0
-            self.figures.full_h += hours if load >= _FULL else 0.0
+            self.figures.full_h += hours if load >= FULL_RATIO else 0.0
             # The recording has no card above its whole time: what is above it now, a move did.
             self.figures.lost_h += max(0.0, load - 1.0) * hours
 

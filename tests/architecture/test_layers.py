@@ -23,7 +23,6 @@ PACKAGES = (
 IMPURE_BUILTINS = {"open", "print", "input", "exec", "eval", "breakpoint"}
 BENCHMARK_ROOMS = (
     "benchmarks",
-    "benchmarks/card",
     "benchmarks/fixtures",
     "benchmarks/gpu_check",
     "benchmarks/resources",

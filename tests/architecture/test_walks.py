@@ -238,7 +238,7 @@ async def test_from_usage_to_a_move(kube: KubeClient) -> None:
     ):
         usage = FromPrometheus(MeasuredUsage(prometheus))
         async with a_rig(kube, usage=usage, policy=AT_ONCE) as rig:
-            with followed(last="Evictor.evict") as walk:
+            with followed(last="SideEffects.evict") as walk:
                 await rig.tick_until_disturbed(kube)
             assert rig.record().phase is MovePhase.EVICTED
 

@@ -8,11 +8,11 @@ from typing import Any, Final
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from benchmarks.card.cuda_load import Load, read_line
 from fracgpu import names
 from fracgpu.cards.annotations import read_cards
 from fracgpu.state.allocation import read_assignment
 from kube.kinds import PODS
+from tests.support.cuda_load import Load, read_line
 from tests.support.kubectl import DEPLOY
 from tests.support.physical_card import LIBRARIES, write_driver_spec_or_skip
 from tests.support.real_cluster import (

@@ -14,11 +14,11 @@ from typing import Any, Final
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from benchmarks.card.cuda_load import OUT_OF_MEMORY, CudaError, Load, read_line
 from fracgpu import names
 from fracgpu.cards.annotations import read_cards
 from fracgpu.cards.card import Card, CardUuid
 from simulator.envtest.ports import free_ports
+from tests.support.cuda_load import OUT_OF_MEMORY, CudaError, Load, read_line
 from tests.support.mps import answering, mps_daemons
 from tests.support.physical_card import LIBRARIES, write_driver_spec_or_skip
 from tests.support.real_node import RealNode, a_container, a_real_node, a_real_pod, state_of

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.card.cuda_load import OUT_OF_MEMORY, CudaError, Load, using
 from fracgpu import names
+from tests.support.cuda_load import OUT_OF_MEMORY, CudaError, Load, using
 
 pytestmark = [pytest.mark.card, pytest.mark.timeout(120)]
 

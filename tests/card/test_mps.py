@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.card.cuda_load import OUT_OF_MEMORY, CudaError, Load, using
 from deviceplugin.cards.nvml.reader import NvmlReader
 from deviceplugin.container.mps import Folders
 from fracgpu.cards.card import CardUuid
 from tests.card.test_reader import later
+from tests.support.cuda_load import OUT_OF_MEMORY, CudaError, Load, using
 from tests.support.mps import answering, mps_daemons
 from tests.support.waiting import until_true
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.card.cuda_load import ILLEGAL_ADDRESS, CudaError, Load, said, start, using
 from deviceplugin.cards.interface import CardHardware, CardMetrics, CardSample
 from deviceplugin.cards.nvml.reader import NvmlReader
 from deviceplugin.cards.xid import Severity, severity
 from fracgpu.cards.card import CardUuid
+from tests.support.cuda_load import ILLEGAL_ADDRESS, CudaError, Load, said, start, using
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.card, pytest.mark.timeout(180)]

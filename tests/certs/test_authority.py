@@ -1,3 +1,4 @@
+import base64
 from datetime import UTC, datetime, timedelta
 
 import aiohttp
@@ -120,6 +121,43 @@ def test_an_unreadable_key_is_an_error_that_quotes_nothing_of_it(key_pem: bytes)
 def test_any_bytes_for_a_certificate_are_an_authority_error(noise: bytes) -> None:
     with pytest.raises(AuthorityError):
         read(noise)
+
+
+def altered(*extensions: tuple[str, str], old: str = "", new: str = "") -> Pair:
+    """Return a certificate with extensions as OIDs and hex, in whose DER *old* becomes *new*."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "odd")])
+    builder = (
+        x509.CertificateBuilder(name, name, key.public_key(), 1)
+        .not_valid_before(NOON)
+        .not_valid_after(NOON + DAY)
+    )
+    for oid, value in extensions:
+        odd = x509.UnrecognizedExtension(x509.ObjectIdentifier(oid), bytes.fromhex(value))
+        builder = builder.add_extension(odd, critical=False)
+    der = builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.DER)
+    der = der.replace(bytes.fromhex(old), bytes.fromhex(new), 1) if old else der
+    body = base64.encodebytes(der).decode()
+    cert = f"-----BEGIN CERTIFICATE-----\n{body}-----END CERTIFICATE-----\n".encode()
+    forms = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8)
+    return Pair(cert_pem=cert, key_pem=key.private_bytes(*forms, serialization.NoEncryption()))
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        pytest.param(altered(("2.5.29.17", "3006a30430020500")), id="an X.400 address as its name"),
+        pytest.param(
+            altered(("1.2.3.4.5", "0500"), ("1.2.3.4.6", "0500"), old="2a030406", new="2a030405"),
+            id="one extension twice",
+        ),
+        pytest.param(altered(("1.2.3.4.5", "0500"), old="a003020102", new="a003020105"), id="v6"),
+        pytest.param(altered(old="2a8648ce3d030107", new="2a8648ce3d030177"), id="a strange curve"),
+    ],
+)
+def test_a_certificate_that_the_library_does_not_know_is_an_authority_error(odd: Pair) -> None:
+    with pytest.raises(AuthorityError):
+        read_pair(odd)
 
 
 def test_a_pair_never_shows_its_key() -> None:

@@ -15,6 +15,7 @@ from certs.work_loop import LookAgain, WorkLoop
 from kube.client import KubeClient, PatchType
 from kube.errors import Unavailable
 from kube.kinds import MUTATING_WEBHOOKS, SECRETS
+from kube.transport import ServerVersion
 from process.telemetry import Registry, new_registry
 from tests.certs.slices import WithReplicas
 from tests.certs.tls_harness import https, serving
@@ -311,9 +312,19 @@ async def _wind_until(cluster: Harness, condition: Callable[[], Any]) -> None:
 class Scripted(WorkLoop):
     """Does in each pass what the script says."""
 
-    def __init__(self, *script: Exception | timedelta) -> None:
+    def __init__(
+        self, *script: Exception | timedelta, server_ahead: timedelta | None = None
+    ) -> None:
         self.clock, self.registry = VirtualClock(), new_registry()
-        super().__init__(self.clock, CertsMetrics(self.registry, self.clock))
+        self.server_ahead = server_ahead
+
+        async def server() -> ServerVersion:
+            ahead = self.server_ahead
+            return ServerVersion(
+                git_version="", time=None if ahead is None else self.clock.now() + ahead
+            )
+
+        super().__init__(self.clock, CertsMetrics(self.registry, self.clock), server=server)
         self.script = list(script)
         self.times: list[datetime] = []
 
@@ -362,3 +373,33 @@ async def test_it_goes_round_when_time_is_up_and_when_told_to_look() -> None:
         running.cancel()
 
     assert loop.times == [NOON, NOON + HOUR, NOON + timedelta(seconds=3601)]
+
+
+@pytest.mark.parametrize(
+    ("server_ahead", "said"),
+    [
+        (-timedelta(hours=47), "is 2820 minutes ahead of the API server's"),
+        (-5 * MINUTE - timedelta(seconds=30), "ahead of the API server's"),
+        (2 * DAY, "is 2880 minutes behind the API server's"),
+    ],
+)
+async def test_with_a_clock_that_is_wrong_nothing_is_issued_until_it_is_right(
+    server_ahead: timedelta, said: str
+) -> None:
+    loop = Scripted(HOUR, server_ahead=server_ahead)
+
+    assert await loop.run_once() == timedelta(seconds=5)
+    problem = loop.problem or ""
+    loop.server_ahead = 3 * MINUTE
+    assert await loop.run_once() == HOUR
+
+    assert said in problem
+    assert "NTP" in problem
+    assert loop.problem is None
+
+
+@pytest.mark.parametrize("server_ahead", [None, -3 * MINUTE, timedelta(0), timedelta(hours=23)])
+async def test_a_clock_that_differs_a_little_or_cannot_be_compared_is_no_problem(
+    server_ahead: timedelta | None,
+) -> None:
+    assert await Scripted(HOUR, server_ahead=server_ahead).run_once() == HOUR

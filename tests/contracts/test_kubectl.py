@@ -99,15 +99,6 @@ async def test_pods_are_shown_in_columns(kubectl: Kubectl, namespace: str) -> No
     assert row(wide)[5:7] == ["<none>"] * 2
 
 
-async def test_deployments_are_shown_in_columns(kubectl: Kubectl, namespace: str) -> None:
-    await kubectl("apply", "-f", "-", stdin=a_deployment(namespace))
-
-    said = await kubectl("get", "deployments", "-n", namespace)
-
-    assert columns(said) == ["NAME", "READY", "UP-TO-DATE", "AVAILABLE", "AGE"]
-    assert row(said)[:4] == ["web", "0/2", "0", "0"]
-
-
 async def test_moves_are_shown_in_the_columns_of_their_definition(
     client: KubeClient, kubectl: Kubectl, namespace: str
 ) -> None:

@@ -148,6 +148,13 @@ CASES: Final[tuple[tuple[str, Series, int, Labels], ...]] = (
     ("FracGPUAttributionDegraded", {BUSY: 0, POD_BUSY: 0}, 60, None),
     ("FracGPUAttributionDegraded", {BUSY: 80, POD_BUSY: 40}, 14, None),
     ("FracGPUAttributionDegraded", {BUSY: 80, POD_BUSY: 40}, 17, {**IS, **NOTICE}),
+    # Scraped twice it is still one pod.
+    (
+        "FracGPUAttributionDegraded",
+        {BUSY: 80, POD_BUSY: 40, POD_BUSY.replace("}", ',job="j"}'): 40},
+        17,
+        {**IS, **NOTICE},
+    ),
     # Nobody is on the card, and it is busy.
     ("FracGPUAttributionDegraded", {BUSY: 80}, 17, {**IS, **NOTICE}),
     # A code that occurs first after hours, once more, or long ago.

@@ -388,6 +388,12 @@ def test_kept_crds_stay_when_the_release_goes() -> None:
         ({"webhook": {"serviceAccount": {"create": False}}}, "webhook.serviceAccount.name"),
         ({"commonLabels": {"app.kubernetes.io/part-of": "x"}}, "app.kubernetes.io/part-of"),
         ({"webhook": {"resources": {"limit": {}}}}, "limit"),
+        ({"webhook": None}, "missing property 'webhook'"),  # nothing but comments below it
+        ({"config": None}, "missing property 'config'"),
+        ({"image": {"registry": "https://registry.example.com/team"}}, "/image/registry"),
+        ({"image": {"repository": "fracgpu:0.1.0"}}, "/image/repository"),
+        ({"image": {"tag": "v0.1.0 "}}, "/image/tag"),
+        ({"imageRegistry": "oci://mirror.example.com"}, "/imageRegistry"),
         ({"certificates": {"issuer": {"name": "x"}}}, "certificates.issuer needs kind and name"),
         (
             {"certificates": {"issuer": {"kind": "Issuer", "name": "x"}}},
@@ -408,7 +414,7 @@ HOSTILE: Final = 'x"}}\n---\nkind: ClusterRoleBinding # {{ fail "no" }} \\ \' : 
 @pytest.mark.parametrize(
     "values",
     [
-        {"image": {"repository": HOSTILE}},
+        {"imagePullSecrets": [{"name": HOSTILE}]},
         {"webhook": {"extraArgs": [HOSTILE]}},
         {"webhook": {"nodeSelector": {HOSTILE: HOSTILE}}},
         {"prometheus": {"namespace": HOSTILE}},

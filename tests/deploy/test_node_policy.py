@@ -31,9 +31,8 @@ CORDONS = (
     "remove it once the node does not carry fracgpu.io/share=true."
 )
 NODE_LABELS = (
-    "The labels fracgpu.io/card-*, fracgpu.io/isolation-* and fracgpu.io/driver of a node are "
-    "written only by the FracGPU agent of that node; others may remove them once it does not carry "
-    "fracgpu.io/share=true."
+    "The labels fracgpu.io/card-* and fracgpu.io/driver of a node are written only by the FracGPU "
+    "agent of that node; others may remove them once it does not carry fracgpu.io/share=true."
 )
 CAPACITY = (
     "The capacity fracgpu.io/gpu-mem and fracgpu.io/gpu-count of a node is written only by the "
@@ -97,7 +96,6 @@ IN_CAPACITY, IN_ALLOCATABLE = ("status", "capacity"), ("status", "allocatable")
         (LABELS, "fracgpu.io/card-model", "H100", NODE_LABELS),
         (LABELS, "fracgpu.io/card-class-99", "1", NODE_LABELS),
         (LABELS, "fracgpu.io/driver", None, NODE_LABELS),
-        (LABELS, "fracgpu.io/isolation-kernel", "true", NODE_LABELS),
         (IN_CAPACITY, "fracgpu.io/gpu-mem", "81k", CAPACITY),
         (IN_CAPACITY, "fracgpu.io/gpu-count", "3", CAPACITY),
         (IN_ALLOCATABLE, "fracgpu.io/gpu-mem", "81k", ALLOCATABLE),
@@ -118,9 +116,12 @@ def test_nobody_but_its_agent_says_what_cards_a_node_has(
     ("path", "key", "value"),
     [
         (NOTES, "other", "y"),
+        (NOTES, names.NODE_OUT_OF_SERVICE, "GPU-1"),
+        (NOTES, names.NODE_DRAIN, "GPU-1"),
         (LABELS, "fracgpu.io/card-class", "a10-24gb"),
         (LABELS, "fracgpu.io/card-memory", "22000"),
         (LABELS, "fracgpu.io/card-count", "2"),
+        *((LABELS, key, "true") for key in names.ISOLATION_LABELS),
         (LABELS, "fracgpu.io/share", "false"),
         (LABELS, "fracgpu.io/share", None),
         (LABELS, "zone", "a"),
@@ -143,7 +144,8 @@ def test_kubelet_and_administrators_go_on_with_their_own_work(
     ("path", "key", "value", "said"),
     [
         (NOTES, "other", "y", OWN_KEYS),
-        (NOTES, "fracgpu.io/out-of-service", "GPU-1", OWN_KEYS),
+        (NOTES, names.NODE_OUT_OF_SERVICE, "GPU-1", OWN_KEYS),
+        (NOTES, names.NODE_DRAIN, "GPU-1", OWN_KEYS),
         (LABELS, "node-role.kubernetes.io/control-plane", "", OWN_KEYS),
         (LABELS, "fracgpu.io/share", None, OWN_KEYS),
         (("spec", "x"), "unschedulable", "x", OWN_KEYS),

@@ -2,7 +2,9 @@
 
 from pathlib import Path
 
-from deviceplugin.sockets import socket_identity
+import pytest
+
+from deviceplugin.sockets import SocketError, check_socket_path, socket_identity
 
 
 def test_a_file_made_anew_is_another_one_and_none_is_none(tmp_path: Path) -> None:
@@ -17,3 +19,10 @@ def test_a_file_made_anew_is_another_one_and_none_is_none(tmp_path: Path) -> Non
     file.unlink()
     file.touch()
     assert socket_identity(file) not in (None, first)
+
+
+def test_a_path_too_long_for_a_socket_is_refused_with_its_length() -> None:
+    check_socket_path(Path("/" + "a" * 106))
+
+    with pytest.raises(SocketError, match="has 108 bytes; want at most 107"):
+        check_socket_path(Path("/" + "a" * 107))

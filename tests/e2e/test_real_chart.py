@@ -21,8 +21,9 @@ from kube.kinds import (
     VALIDATING_WEBHOOKS,
 )
 from kube.objects import decode_object
-from simulator.demo.service_accounts import issue_token, token_of, write_kubeconfig
+from simulator.demo.service_accounts import issue_token, token_of
 from simulator.envtest.control_plane import ControlPlane
+from simulator.kubeconfig import write_kubeconfig
 from tests.deploy.test_chart import OTHER_NAMES, SAME, WITH_NAMESPACE
 from tests.e2e.test_real_uninstall import (
     without_wait,

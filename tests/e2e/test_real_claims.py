@@ -6,11 +6,16 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import pytest
 
-from kube.kinds import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, PODS
+from fracgpu.cards.card import CardUuid
+from fracgpu.device_claims.claims import claim_of
+from fracgpu.device_claims.devices import device_name
+from fracgpu.state.pod_info import decode_pod_info
+from kube.kinds import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, PODS, RESOURCE_CLAIMS
 from simulator.demo.service_accounts import user_of
-from tests.support.claims import a_claiming_node, a_claiming_pod, publish
+from tests.support.claims import a_claiming_node, a_claiming_pod, claim_name, publish
 from tests.support.gpu import some_cards
 from tests.support.permissions import audit_flags, calls, missing
 from tests.support.real_claims import (
@@ -85,6 +90,25 @@ async def test_where_no_card_fits_the_claim_is_open_and_a_new_node_takes_the_pod
         took_s = asyncio.get_running_loop().time() - joined_s
         assert (await cluster.bound())["p"] == "large"
         assert took_s < 1 + SLACK_S
+
+
+async def test_an_open_claim_leaves_out_thousands_of_cards_that_are_kept_for_others(
+    cluster: ClaimsCluster,
+) -> None:
+    left = CARDS["n4"][2].uuid
+    others = {card.uuid for cards in CARDS.values() for card in cards} - {left}
+    far = {CardUuid(f"GPU-00000000-0000-0000-0000-{number:012}") for number in range(6_800)}
+    name = claim_name("p")
+    created = await cluster.client.create(PODS, a_claiming_pod("p", 6000, claim=name))
+    pod = decode_pod_info(msgspec.json.encode(created))
+    assert pod.need is not None
+
+    claim = claim_of(pod.record, name, pod.need, None, kept=others | far)
+    await cluster.client.create(RESOURCE_CLAIMS, claim)
+    await cluster.until_bound(1)
+
+    (device,) = (await cluster.claims())[0].devices
+    assert device.device == device_name(left)
 
 
 async def test_the_controller_needs_no_right_but_that_to_make_and_delete_claims(

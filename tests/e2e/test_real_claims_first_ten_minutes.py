@@ -160,10 +160,10 @@ async def check_that_what_does_not_fit_waits_and_is_told_why(cluster: RealCluste
 
 
 async def check_that_what_is_not_supported_is_refused(cluster: RealCluster) -> None:
-    gang = a_pod("gang", fraction="0.1")
-    gang["metadata"]["annotations"][names.GANG] = "train/2"
-    said = await cluster.kubectl.refused("apply", "-f", "-", stdin=gang)
-    assert "want no gang: with `wiring: claims` kube-scheduler places each pod by itself" in said
+    grown = a_pod("grown", fraction="0.1")
+    grown["metadata"]["annotations"][names.RESIZE] = "9Gi"
+    said = await cluster.kubectl.refused("apply", "-f", "-", stdin=grown)
+    assert "want no resize: with `wiring: claims` the amounts of a running pod cannot" in said
     thief = a_pod("thief", fraction="0.1")
     del thief["metadata"]["annotations"]
     half = next(

@@ -4,20 +4,25 @@ import asyncio
 import signal
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import pytest
 
 from fracgpu import names
 from fracgpu.device_claims.devices import device_name
+from fracgpu.device_claims.taints import reserved_by
 from fracgpu.k8s.container import ContainerKind
-from kube.kinds import NODES, RESOURCE_CLAIMS
+from fracgpu.state.move_object import MovePhase, MoveStatus
+from kube.kinds import MOVES, NODES, RESOURCE_CLAIMS
+from simulator.demo.definitions import install_definitions
 from tests.support.claimed_node import (
     a_claimed_node,
     a_claimed_pod,
     claim_for,
     listed_cards,
     run,
+    slice_of,
     wait_bound,
     wait_message,
     wait_runs,
@@ -25,10 +30,11 @@ from tests.support.claimed_node import (
 )
 from tests.support.core import a_need, a_pod_need
 from tests.support.gpu import some_cards
+from tests.support.moves import move_body, move_of, status_body
 from tests.support.node import messages
 from tests.support.processes import Child
 from tests.support.real_node import NODE, RealNode, a_container, a_real_pod
-from tests.support.waiting import until_true
+from tests.support.waiting import until, until_true
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -181,6 +187,38 @@ async def test_a_users_own_claim_with_alternatives_gets_a_card_too() -> None:
         (sight,) = node.sights(pod)
         assert sight.env[names.ENV_MEM_MIB] == "3000"
         assert len(sight.devices) == 1
+
+
+async def test_on_a_card_that_a_move_reserves_only_the_pod_of_the_move_runs() -> None:
+    (card,) = cards = some_cards(NODE, count=1, mib=MIB)
+    need, larger = (a_pod_need(a_need(mib, name="train")) for mib in (3000, 6000))
+    listed = {"train": [card.uuid]}
+    later = datetime.now(tz=UTC) + timedelta(hours=1)  # noqa: TID251 - kube-scheduler's clock
+    move = move_of(target=(NODE, card.uuid), mib=3000, reserved_until=later)
+    async with a_claimed_node(cards=cards) as node:
+        await install_definitions(node.client)
+        await node.client.create(MOVES, move_body(move))
+        status = MoveStatus(phase=MovePhase.SURGING, reserved_until=later)
+        await node.client.patch(MOVES, move.name, status_body(status), subresource="status")
+
+        async def tainted() -> bool:
+            (device,) = (await slice_of(node) or {})["spec"]["devices"]
+            return [one["key"] for one in device.get("taints", ())] == [names.RESERVED_TAINT]
+
+        await until(tainted, what="the card is tainted")
+        # Each fits by itself; both are more than the card has.
+        other = await node.create(a_claimed_pod(node, larger))
+        await node.client.create(RESOURCE_CLAIMS, claim_for(other, larger, listed))
+        await wait_message(node, other, "cannot allocate all claims")
+
+        moved = await node.create(a_claimed_pod(node, need))
+        claim = claim_for(moved, need, listed, tolerated=[reserved_by(move.name)])
+        await node.client.create(RESOURCE_CLAIMS, claim)
+        await wait_runs(node, moved)
+
+        assert node.sights(moved)[0].devices == node.expected([(card.uuid, 3000)])
+        assert node.sights(other) == []
+        assert not (await node.pods())[other["metadata"]["uid"]]["spec"].get("nodeName")
 
 
 async def test_kubelet_and_agent_restart_and_running_pods_do_not_notice() -> None:

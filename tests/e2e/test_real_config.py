@@ -11,9 +11,10 @@ from kube.access import connect
 from kube.client import KubeClient
 from kube.kinds import CONFIGMAPS, EVENTS
 from kube.objects import decode_object
-from simulator.demo.service_accounts import token_of, write_kubeconfig
+from simulator.demo.service_accounts import token_of
 from simulator.envtest.control_plane import ControlPlane
 from simulator.envtest.ports import free_ports
+from simulator.kubeconfig import write_kubeconfig
 from tests.support.kubectl import DEPLOY, Kubectl
 from tests.support.real_apiserver import real_api_server
 from tests.support.roles import Roles, running_roles

@@ -49,7 +49,8 @@ from kube.kinds import (
 )
 from kube.objects import decode_object
 from process.clock import SystemClock
-from simulator.demo.service_accounts import issue_token, write_kubeconfig
+from simulator.demo.service_accounts import issue_token
+from simulator.kubeconfig import write_kubeconfig
 from tests.support.examined import LEADER, NODE, a_node, a_role_pod, a_slice, stamp
 from tests.support.gpu import register
 from tests.support.kubectl import DEPLOY, Kubectl

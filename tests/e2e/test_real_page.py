@@ -244,8 +244,8 @@ async def test_the_slices_of_a_card_say_what_is_guaranteed_may_be_used_and_is_us
     cluster = a_cluster()
     used = {"uid-train-0": Mib(13_000), "uid-bursts": Mib(6144), "uid-calm": Mib(2048)}
     cluster.node("gpu-1", used=write_used({CardUuid("GPU-gpu-1-0"): used}))
-    cluster.pod("bursts", on="gpu-1", mib=4096, most_mib=8192)
-    cluster.pod("calm", on="gpu-1", mib=3072, most_mib=6144)
+    cluster.pod("bursts", on="gpu-1", mib=4096, limit_mib=8192)
+    cluster.pod("calm", on="gpu-1", mib=3072, limit_mib=6144)
     cluster.pod("new", on="gpu-1", mib=1024)
     rows = (
         "[...document.querySelectorAll('#details table tr')]"

@@ -284,6 +284,9 @@ async def test_a_nodes_cards_come_only_from_the_agent_of_that_node(harness: Harn
         (labels, "fracgpu.io/driver of a node are written only by the FracGPU agent"),
     ):
         assert sentence in await refusal(harness.admin.patch(NODES, "n1", patch))
+    for key in (names.NODE_OUT_OF_SERVICE, names.NODE_DRAIN):  # as fracgpu drain does
+        for value in ("GPU-n1-0", None):
+            await harness.admin.patch(NODES, "n1", annotated(key, value))
     only_agent = "of a node is written only by the FracGPU agent of that node"
     said = await refusal(harness.admin.patch(NODES, "n1", capacity, subresource="status"))
     assert only_agent in said
@@ -327,6 +330,7 @@ async def check_kubelet_goes_on(harness: Harness, amounts: dict[str, str]) -> No
     said = await kubectl.refused(*KUBELET, "create", "-f-", stdin=new)
     assert "fracgpu.io/driver of a node are written only by the FracGPU agent" in said
     del labels[names.CARD_MODEL_LABEL]
+    labels |= dict.fromkeys(names.ISOLATION_LABELS, "true")  # as fracgpu pools prints them
     await kubectl(*KUBELET, "create", "-f-", stdin=new)
     said = await kubectl.refused(*KUBELET, "create", "-f-", stdin=a_sharing_node("n3"))
     assert "annotations of a node are written only by the FracGPU agent" in said

@@ -22,7 +22,7 @@ KIND = "example.com/kind"
 NODE_COUNT: Final = 24
 REPLICAS: Final = 12
 MOST_REFUSED: Final = 12
-MOST_LOST_POINTS: Final = 0.3
+MOST_LOST_POINTS: Final = 0.7  # two of the smallest pods: on a busy machine the last few differ
 CARD_MIB, CARDS = 24_000, 8
 TAINT = {"key": "example.com/kept", "effect": "PreferNoSchedule"}
 

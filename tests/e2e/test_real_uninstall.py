@@ -10,7 +10,8 @@ from fracgpu import names
 from kube.access import connect
 from kube.client import KubeClient
 from kube.kinds import NODES
-from simulator.demo.service_accounts import token_of, write_kubeconfig
+from simulator.demo.service_accounts import token_of
+from simulator.kubeconfig import write_kubeconfig
 from tests.support.kubectl import DEPLOY, Kubectl
 from tests.support.node import a_node
 from tests.support.real_apiserver import real_api_server

@@ -131,6 +131,23 @@ async def test_a_holder_that_cannot_renew_loses_before_another_takes_over(
             assert leases.stored[PATH]["spec"]["leaseTransitions"] == 1
 
 
+async def test_a_lease_that_expires_is_taken_at_once_and_not_at_the_next_look(
+    leases: Leases, clock: VirtualClock
+) -> None:
+    times = LeaseDurations()
+    one, two = Candidate(leases, clock, "one"), Candidate(leases, clock, "two")
+    await one.election.acquire()
+
+    async with running(two):  # it observes the Lease now
+        while not two.election.still_leader():
+            await clock.wait_for_sleepers(1)
+            await clock.advance(0.1)
+            assert clock.monotonic() < A_LONG_TIME_S
+
+    late_s = clock.monotonic() - times.duration_s
+    assert 0 < late_s < times.retry_s / 2
+
+
 async def test_losing_the_lease_raises_and_says_why(leases: Leases, clock: VirtualClock) -> None:
     one = Candidate(leases, clock, "one")
     await one.election.acquire()

@@ -66,6 +66,11 @@ def test_there_are_thirteen_keys() -> None:
         ("resetBreakersAt: soon", "resetBreakersAt is 'soon'; want a time with an offset"),
         ("resetBreakersAt: 2026-01-31", "resetBreakersAt is datetime.date(2026, 1, 31); want a"),
         ("resetBreakersAt: 2026-01-31T12:00:00", "want a time with an offset, e.g. 2026-01-31T"),
+        (
+            "resetBreakersAt: 0001-01-01T00:00:00+14:00",
+            "resetBreakersAt is datetime.datetime(1, 1, 1, 0, 0, tzinfo=datetime.timezone(",
+        ),
+        ("resetBreakersAt: '9999-12-31T23:00-14:00'", "resetBreakersAt is "),
         ("changeFreezes: never", "changeFreezes is 'never'; want a list of at most 20 freezes"),
         ("changeFreezes: [8]", "changeFreezes[0] is 8; want schedule, duration and timeZone"),
         ("changeFreezes: [{}]", "changeFreezes[0].schedule is None; want a text"),

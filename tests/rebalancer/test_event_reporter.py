@@ -8,6 +8,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from fracgpu.cards.card import CardUuid
+from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.disruption.move import Ending, PastMove
 from fracgpu.state.move_object import MovePhase, OwnerReference
 from kube.events import EventLevel, Regarding
@@ -53,6 +54,13 @@ class Written:
         self.regarding.append(regarding)
 
 
+ALLOWED = EvictionResult(outcome=EvictionOutcome.ALLOWED)
+
+
+def a_context(state: DisruptionState | None = None) -> StepContext:
+    return StepContext(state=state or a_disruption_state(), nodes={}, policy=ACTIVE, now=NOON)
+
+
 def a_journal() -> tuple[EventReporter, Written, CollectorRegistry]:
     registry, written = CollectorRegistry(), Written()
     return EventReporter(written, RebalancerMetrics(registry), namespace="sys"), written, registry
@@ -95,7 +103,8 @@ async def test_an_event_about_a_move_is_on_the_pod_its_controller_and_the_node_i
     spec = msgspec.structs.replace(RECORD.spec, owner=owner)
     record = replace(RECORD, object=msgspec.structs.replace(RECORD.object, spec=spec))
 
-    await reporter.evicted(record)
+    after = record.with_status(phase=MovePhase.EVICTED)
+    await reporter.entered(after, a_record(MovePhase.EVICTING), a_context())
 
     assert {(where, reason) for where, reason, *_ in written.events} == {
         ("Pod ml/pod-x", "Evicted"),
@@ -118,10 +127,10 @@ async def test_a_completed_move_counts_the_gap_and_where_it_landed() -> None:
         replacement=a_replacement("pod-y", "uid-y", node="n2", card=COOL_CARD),
     )
 
-    await reporter.completed(there, evicted, a_disruption_state(), policy=ACTIVE)
+    await reporter.entered(there, evicted, a_context())
     other = a_replacement("pod-y", "uid-y", node="n3", card=CardUuid("GPU-other"))
     elsewhere = there.with_status(replacement=other)
-    await reporter.completed(elsewhere, evicted, a_disruption_state(), policy=ACTIVE)
+    await reporter.entered(elsewhere, evicted, a_context())
 
     assert written.notes() == [
         "ml/pod-y runs on card n2/0 in the place of pod ml/pod-x, which was on card n1/0",
@@ -152,8 +161,7 @@ async def test_a_return_is_counted_unless_it_takes_a_useless_move_back() -> None
         replace(first, ending=Ending.RELIEVED),
         replace(first, replacement_uid="pod-v"),
     ):
-        state = a_disruption_state(past=[past])
-        await reporter.completed(back, evicted, state, policy=ACTIVE)
+        await reporter.entered(back, evicted, a_context(a_disruption_state(past=[past])))
         counts.append(registry.get_sample_value("fracgpu_rebalancer_ping_pongs_total"))
 
     assert counts == [0, 1, 2]
@@ -183,32 +191,19 @@ async def test_each_ending_is_counted_and_only_bad_news_is_an_event() -> None:
     assert registry.get_sample_value("fracgpu_rebalancer_ineffective_moves_total") == 1
 
 
-async def test_a_refused_configuration_is_told_on_the_config_map() -> None:
+async def test_what_is_wrong_with_the_policy_is_told_on_the_config_map() -> None:
     reporter, written, _ = a_journal()
 
     await reporter.config_refused("hotRatio is 80")
-
-    where, reason, note, level = written.events[0]
-    assert (where, reason, level) == (
-        "ConfigMap sys/fracgpu-config",
-        "ConfigRefused",
-        EventLevel.WARNING,
-    )
-    assert "hotRatio is 80" in note
-
-
-async def test_settings_without_effect_are_named_on_the_config_map() -> None:
-    reporter, written, _ = a_journal()
-
     await reporter.settings_ignored(("settleS", "tickS"))
 
-    where, reason, note, level = written.events[0]
-    assert (where, reason, level) == (
-        "ConfigMap sys/fracgpu-config",
-        "SettingsIgnored",
-        EventLevel.WARNING,
-    )
-    assert "settleS, tickS" in note
+    assert [(where, reason, level) for where, reason, _, level in written.events] == [
+        ("ConfigMap sys/fracgpu-config", reason, EventLevel.WARNING)
+        for reason in ("ConfigRefused", "SettingsIgnored")
+    ]
+    refused, ignored = written.notes()
+    assert "hotRatio is 80" in refused
+    assert "settleS, tickS" in ignored
 
 
 async def test_answers_and_phases_are_counted() -> None:
@@ -240,10 +235,11 @@ async def test_each_step_of_a_surge_is_told_on_the_pod() -> None:
     there = a_replacement("pod-y", "uid-y", node="n2", card=COOL_CARD)
     record = a_record(MovePhase.SURGING, replacement=there, message="node n2 is cordoned")
 
-    await reporter.noticed(record, policy=replace(ACTIVE, notice_s=90))
-    await reporter.surge_started(record)
-    await reporter.replacement_ready(record)
-    await reporter.rolled_back(record)
+    await reporter.done(Action.NOTICE, record, ALLOWED, replace(ACTIVE, notice_s=90))
+    await reporter.done(Action.RELEASE, record, ALLOWED, ACTIVE)
+    ready = record.with_status(phase=MovePhase.REPLACEMENT_READY)
+    await reporter.entered(ready, record, a_context())
+    await reporter.done(Action.RESTORE, record, ALLOWED, ACTIVE)
 
     moved = "pod ml/pod-x is moved off card n1/0"
     on_pod = [

@@ -44,10 +44,7 @@ ACTIVE: Final = "mode: active"
 
 @dataclass
 class Load:
-    """What the exporter reports: per cent of each card, and of each pod on the hot one.
-
-    A card's power varies: a figure that is always the same was not measured.
-    """
+    """What the exporter reports: per cent of each card, and of each pod on the hot one."""
 
     cards: dict[str, float]
     pods: dict[str, float] = field(default_factory=dict)
@@ -56,7 +53,7 @@ class Load:
         now = time.time()  # noqa: TID251 - as an exporter would
         lines = [f"fracgpu_collect_timestamp_seconds {now}"]
         for uuid, busy in self.cards.items():
-            # No measured power is the same to the last digit from scrape to scrape.
+            # No busy card's power is the same to the last digit from scrape to scrape.
             lines.append(f'fracgpu_card_power_watts{{UUID="{uuid}",pod=""}} {200 + now % 10}')
             lines.append(f'fracgpu_card_util{{UUID="{uuid}",pod=""}} {busy}')
             lines.append(f'fracgpu_card_memory_free_mib{{UUID="{uuid}",pod=""}} 16000')

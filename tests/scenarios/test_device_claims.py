@@ -6,6 +6,7 @@ real ones in the contract tests.
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
@@ -97,6 +98,45 @@ async def test_each_pod_has_one_claim_although_answers_are_errors_or_lost(
         assert gate.sprung.is_set()
         assert [write.status for write in gate.writes if claiming(write)].count(429) == 2
     assert len(await world.claims()) == 12
+    assert await world.overbooked() == []
+
+
+async def test_gangs_are_placed_whole_although_leaders_are_killed_among_their_claims(
+    world: ClaimsWorld,
+) -> None:
+    draw = random.Random(11)  # noqa: S311 - when somebody is killed
+    for number in range(3):
+        await world.add_node(f"n{number}", some_cards(f"n{number}", count=4, mib=24_000))
+    world.start_leader("one")
+    world.start_leader("two")
+    sizes = {f"g{number}": 3 + number for number in range(4)}  # 18 pods for 12 cards
+    pods = [
+        a_claiming_pod(f"{gang}-{n}", 16_000, annotations={names.GANG: f"{gang}/{size}"})
+        for gang, size in sizes.items()
+        for n in range(size)
+    ]
+    draw.shuffle(pods)
+
+    async def bound() -> Counter[str]:
+        return Counter(name.partition("-")[0] for name in await world.bound())
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(create_all(world, pods))
+        for made, name in ((1, "one"), (2, "two")):
+            await until(lambda: has_claims(world, made), what=f"{made} claims")  # noqa: B023
+            await world.kill(name)
+            world.start_leader(name)
+    finished: set[str] = set()
+
+    async def all_have_run() -> bool:
+        for gang, pods_bound in (await bound()).items():
+            if pods_bound == sizes[gang]:
+                for n in range(pods_bound):
+                    await world.kube.delete(PODS, f"{gang}-{n}", namespace="default", grace_s=0)
+                finished.add(gang)
+        return finished == sizes.keys()
+
+    await until(all_have_run, what="each gang has run whole", limit_s=120)
     assert await world.overbooked() == []
 
 

@@ -12,7 +12,7 @@ from fracgpu import names
 from fracgpu.placement.fit import Obstacle, refusal
 from fracgpu.state.pod_info import PodInfo
 from kube.informer import ChangeType
-from scheduler.extender.gangs import GANG_WORDS
+from scheduler.extender.gang_room import GANG_WORDS
 from scheduler.fence import awaits_placement
 from scheduler.metrics import Waiting, WaitReason
 from tests.fakes.clock import NOON

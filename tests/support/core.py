@@ -145,7 +145,7 @@ def small_needs(draw: st.DrawFn) -> PodNeed:
                 cards=draw(st.sampled_from([1, 1, 1, 2, 3])),
                 cores=draw(st.sampled_from([0, 0, 30, 60])),
             ),
-            most_mib=draw(st.sampled_from([None, None, Mib(mib + GRANULE_MIB), Mib(2 * mib)])),
+            limit_mib=draw(st.sampled_from([None, None, Mib(mib + GRANULE_MIB), Mib(2 * mib)])),
         )
         for n, kind in enumerate(ordered)
     ]

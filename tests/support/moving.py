@@ -34,7 +34,7 @@ from rebalancer.moves.executor import MoveExecutor
 from rebalancer.moves.janitor import Janitor
 from rebalancer.moves.observer import Observer
 from rebalancer.moves.record import MoveRecord, MoveStore
-from rebalancer.moves.side_effects import Evictor, SideEffects
+from rebalancer.moves.side_effects import SideEffects
 from rebalancer.usage.measured import Measured
 from rebalancer.usage.prometheus import QueryError
 from simulator.controllers.manager import run_controllers
@@ -315,7 +315,7 @@ class Rig:
         usage: Usage,
         config: Config,
         clock: VirtualClock,
-        evictor: type[Evictor],
+        effects: type[SideEffects],
     ) -> None:
         self.kube, self.usage, self.config, self.clock = kube, usage, config, clock
         self.registry = CollectorRegistry()
@@ -325,13 +325,13 @@ class Rig:
         self.placement = Placement()
         self.cache = ClusterCache(kube)
         self.store = MoveStore(writer)
-        self.evictor = evictor(writer)
+        self.effects = effects(writer)
         self.changed = asyncio.Event()
         recorder = EventRecorder(writer, "rebalancer", clock)
         reporter = EventReporter(recorder, self.metrics, namespace=names.SYSTEM_NAMESPACE)
         self.executor = MoveExecutor(
             Observer(kube),
-            SideEffects(writer, self.evictor),
+            self.effects,
             reporter,
             self.store.put,
         )
@@ -413,7 +413,7 @@ async def a_rig(
     usage: Usage | None = None,
     policy: RebalancerPolicy | None = None,
     clock: VirtualClock | None = None,
-    evictor: type[Evictor] = Evictor,
+    effects: type[SideEffects] = SideEffects,
 ) -> AsyncIterator[Rig]:
     """Run a rebalancer's informers until the block ends; the test calls the cycles."""
     default = RebalancerPolicy(mode=Mode.ACTIVE, startup_grace_s=0)
@@ -422,7 +422,7 @@ async def a_rig(
         usage or await hot_usage(kube),
         Config(policy or default),
         clock or VirtualClock(),
-        evictor,
+        effects,
     )
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(task(), name=name) for name, task in rig.cache.tasks().items()]

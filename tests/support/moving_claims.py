@@ -74,12 +74,19 @@ def _as_claim(request: Json) -> Json:
     """Answer as our webhook does in this wiring."""
     pod = request["object"]
     (container,) = pod["spec"]["containers"]
-    mib = (container.get("resources") or {}).get("limits", {}).get(names.GPU_MEM)
+    resources = container.get("resources") or {}
+    mib = resources.get("limits", {}).get(names.GPU_MEM)
     if mib is None:
         return allow(request)
-    name = container["name"]
-    need = PodNeed(containers=(ContainerNeed(name=name, cards=1, mib=Mib(int(parse(mib)))),))
-    claims = {"claims": [{"name": names.POD_CLAIM, "request": name}]}
+    name, cards = container["name"], int(resources["limits"][names.GPU_SLOT])
+    of_each = Mib(int(parse(mib)) // cards)
+    need = PodNeed(containers=(ContainerNeed(name=name, cards=cards, mib=of_each),))
+    others = {
+        key: amount
+        for key, amount in resources.get("requests", {}).items()
+        if not key.startswith(names.PREFIX)
+    }
+    claims = {"claims": [{"name": names.POD_CLAIM, "request": name}], "requests": others}
     note = names.GRANTED.replace("/", "~1")
     steps: list[Json] = [
         {"op": "replace", "path": "/spec/containers/0/resources", "value": claims},

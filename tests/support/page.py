@@ -118,7 +118,7 @@ class PageCluster:
         on: str = "",
         card: int = 0,
         mib: int = 1000,
-        most_mib: int = 0,
+        limit_mib: int = 0,
         what: ChangeType = ChangeType.MODIFIED,
         meta: Mapping[str, Any] | None = None,
         status: Mapping[str, Any] | None = None,
@@ -132,7 +132,7 @@ class PageCluster:
         if on:
             body["spec"]["nodeName"] = on
             uuid = CardUuid(f"GPU-{on}-{card}")
-            assignment = {"train": (Slice(card=uuid, mib=Mib(mib), most_mib=Mib(most_mib)),)}
+            assignment = {"train": (Slice(card=uuid, mib=Mib(mib), own_limit_mib=Mib(limit_mib)),)}
             body["metadata"]["annotations"][names.ASSIGNMENT] = write_assignment(assignment)
         self.shelf.pods[f"{body['metadata']['namespace']}/{name}"] = body
         raw = json.dumps(body).encode()

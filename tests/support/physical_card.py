@@ -3,12 +3,12 @@
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+import pynvml
 import pytest
 
-from benchmarks.card.cuda_load import NoCompilerError, build
-from benchmarks.card.physical_cards import NoPhysicalCardError, shareable_uuids
+from tests.support.cuda_load import NoCompilerError, build
 
 # The image of tests has a shell alone; the C library, which the driver's libraries need, is the
 # host's.
@@ -16,6 +16,38 @@ LIBRARIES: Final = {
     "loader": ("/usr/lib64", "/lib64"),
     "libraries": ("/usr/lib/x86_64-linux-gnu", "/lib/x86_64-linux-gnu"),
 }
+
+
+class NoPhysicalCardError(Exception):
+    """This machine has no physical card that can be shared; the text says why."""
+
+
+def shareable_uuids() -> tuple[str, ...]:
+    """Return the UUIDs of the cards that are not in MIG mode, by NVML's index.
+
+    Raises:
+        NoPhysicalCardError: there is none.
+    """
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        raise NoPhysicalCardError(f"no physical card: NVML says {error}") from error
+    try:
+        count = pynvml.nvmlDeviceGetCount()
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(count)]
+        found = tuple(pynvml.nvmlDeviceGetUUID(handle) for handle in handles if not _mig(handle))
+    finally:
+        pynvml.nvmlShutdown()
+    if not found:
+        raise NoPhysicalCardError("no physical card that is not in MIG mode")
+    return found
+
+
+def _mig(handle: Any) -> bool:
+    try:
+        return bool(pynvml.nvmlDeviceGetMigMode(handle)[0])
+    except pynvml.NVMLError_NotSupported:
+        return False
 
 
 def uuids_or_skip() -> tuple[str, ...]:

@@ -49,9 +49,10 @@ from process.clock import SystemClock
 from rebalancer.config import parse_policy
 from rebalancer.usage import promql
 from simulator.demo.rebalancer import command
-from simulator.demo.service_accounts import install_rights, token_of, write_kubeconfig
+from simulator.demo.service_accounts import install_rights, token_of
 from simulator.envtest.control_plane import ControlPlane
 from simulator.envtest.ports import free_ports
+from simulator.kubeconfig import write_kubeconfig
 from tests.fakes.prometheus import answering, serving
 from tests.support.api_gate import ApiGate, Trigger, Write, kind_of
 from tests.support.gpu import a_gpu_pod, a_sharing_node, some_cards

@@ -298,7 +298,7 @@ class RealNode:
         """Bind a pod with its assignment, as the extender does: (card, MiB) by container."""
         assignment = {
             container.replace("_", "-"): tuple(
-                Slice(card=card, mib=Mib(mib), most_mib=Mib(mib + borrow_mib))
+                Slice(card=card, mib=Mib(mib), own_limit_mib=Mib(mib + borrow_mib))
                 for card, mib in parts
             )
             for container, parts in assigned.items()

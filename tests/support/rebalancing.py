@@ -90,9 +90,9 @@ def a_placed_pod(  # noqa: PLR0913 - a pod has many facts, each with a default
         name=uid,
         node=node,
         containers=(ContainerSpec(name="main"),),
-        assignment={"main": (Slice(card=card, mib=Mib(mib), most_mib=Mib(limit_mib)),)},
+        assignment={"main": (Slice(card=card, mib=Mib(mib), own_limit_mib=Mib(limit_mib)),)},
     )
-    container = ContainerNeed(name="main", mib=Mib(mib), most_mib=Mib(limit_mib) or None)
+    container = ContainerNeed(name="main", mib=Mib(mib), limit_mib=Mib(limit_mib) or None)
     facts: dict[str, Any] = {
         "need": PodNeed(containers=(container,)),
         "phase": "Running",

@@ -22,9 +22,7 @@ def a_record(
     **status: Any,
 ) -> MoveRecord:
     """Return a record that came to a phase at once; by default of ``a_move()``."""
-    spec = spec_of(
-        move or a_move(), a_disruption_state(), policy=ACTIVE, config_hash="abc", now=now
-    )
+    spec = spec_of(move or a_move(), a_disruption_state(), policy=ACTIVE, now=now)
     record = new_record(spec, now=now, dry_run=dry_run)
     metadata = msgspec.structs.replace(record.object.metadata, creation_timestamp=created)
     stored = MoveRecord(

@@ -88,8 +88,8 @@ async def test_where_kube_scheduler_allocates_the_cards_each_pod_names_a_claim_o
             await cluster.create(a_pod(fraction="0.5"), name="one"),
             await cluster.create(a_pod(a_container(resources=limits)), name="two"),
         ]
-        with pytest.raises(KubeError, match="want no gang: with `wiring: claims`"):
-            await cluster.create(a_pod(fraction="0.5", gang="a/2"), name="three")
+        with pytest.raises(KubeError, match="want no resize: with `wiring: claims`"):
+            await cluster.create(a_pod(memory="8Gi", resize="9Gi"), name="three")
     infos = [decode_pod_info(json.dumps(pod).encode()) for pod in stored]
     assert len({info.device_claim for info in infos}) == 2
     for pod, info, mib in zip(stored, infos, (12_000, 8_000), strict=True):

@@ -42,6 +42,7 @@ _SUPPORTED: Final = frozenset(
         names.TOPOLOGY,
         names.ISOLATION,
         names.REBALANCE,
+        names.GANG,
         names.MOVE_GRACE,
         names.MOVE_READY,
         names.MOVE_REQUESTED,
@@ -52,7 +53,6 @@ _SUPPORTED: Final = frozenset(
 
 _NO_BURST: Final = f"no limit above the request: with {WIRING} a pod gets what it requests"
 _WHY_NOT: Final = {
-    names.GANG: f"no gang: with {WIRING} kube-scheduler places each pod by itself",
     names.RESIZE: f"no resize: with {WIRING} the amounts of a running pod cannot change",
     names.FRACTION_LIMIT: _NO_BURST,
     names.MEMORY_LIMIT: _NO_BURST,
@@ -122,7 +122,7 @@ def refuse_unsupported(pod: Pod, translated: Mapping[str, str]) -> None:
             found=group.pod_group_name or "set",
             wanted=f"no PodGroup in a pod with a share: with {WIRING} kube-scheduler places each "
             "such pod by itself",
-            hint="leave it out",
+            hint=f"leave it out; {names.GANG} places pods all at once",
         )
 
 

@@ -30,6 +30,7 @@ from fracgpu.request.grant_note import (
     describe_grant,
     read_grant_note,
 )
+from fracgpu.request.language import refuse_misread_moves
 from fracgpu.request.need import PodRequest
 from webhook.admission.bounds import check_bounds, requests_cards
 from webhook.admission.claims import (
@@ -100,6 +101,7 @@ def admit_create(pod: Pod, context: DecisionContext) -> AdmissionResult:
     config = context.config
     try:
         misplaced = refuse_misplaced(pod.annotations, pod.labels)
+        refuse_misread_moves(pod.annotations)
         _refuse_reserved_keys(pod)
         translation = _translate(pod, config, context.namespace_labels)
         said = _said(pod)
@@ -192,7 +194,7 @@ def _decision(
         *_metadata_edits(
             pod, {**translation.annotations, **_vendor_key(granted), names.GRANTED: text}
         ),
-        *forget_edits(pod),
+        *forget_edits(pod, names.TEMPLATE_GRANT, names.MOVE_REQUESTED),
         *container_edits(
             pod,
             granted,
@@ -502,6 +504,12 @@ def _warnings(
     pod: Pod, granted: Grant, config: AdmissionConfig, *, foreign: str, with_claim: bool
 ) -> tuple[str, ...]:
     found = []
+    if names.MOVE_REQUESTED in pod.annotations:
+        # Each replacement of a pod with such a template would be moved again.
+        found.append(
+            f"{names.MOVE_REQUESTED} has no effect in a new pod or a template: annotate a pod that "
+            "runs"
+        )
     mine = (*_DEFAULT_SCHEDULERS, config.scheduler_name, *_absent(with_claim=with_claim))
     if foreign and foreign not in mine:
         found.append(

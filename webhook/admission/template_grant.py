@@ -38,16 +38,17 @@ def write_template_grant(written: Mapping[str, Mib]) -> str:
     return _SEPARATOR.join(f"{name}={mib}" for name, mib in written.items())
 
 
-def forget_edits(pod: Pod) -> list[Edit]:
-    """Return the edit that removes the annotation."""
-    return [Edit(op="remove", path=_ANNOTATION)] if names.TEMPLATE_GRANT in pod.annotations else []
+def forget_edits(pod: Pod, *keys: str) -> list[Edit]:
+    """Return the edits that remove those of these annotations that the pod has."""
+    present = [key for key in keys if key in pod.annotations]
+    return [Edit(op="remove", path=f"/metadata/annotations/{escape(key)}") for key in present]
 
 
 def with_limits_of(request: PodRequest, written: Mapping[str, Mib], *, kept: bool) -> PodRequest:
     """Return the request with the limits in *written*, or without them; the author's own stay."""
     slices = tuple(
-        msgspec.structs.replace(part, limit_mib=written[part.container] if kept else None)
-        if part.container in written and part.limit_mib in (None, written[part.container])
+        msgspec.structs.replace(part, stated_mib=written[part.container] if kept else None)
+        if part.container in written and part.stated_mib in (None, written[part.container])
         else part
         for part in request.slices
     )
@@ -104,7 +105,7 @@ def template_edits(template: Pod, wanted: Mapping[str, Mib]) -> list[Edit]:
             edits += _removed(path, container, old)
     text = write_template_grant(wanted)
     if not wanted:
-        edits += forget_edits(template)
+        edits += forget_edits(template, names.TEMPLATE_GRANT)
     elif template.annotations.get(names.TEMPLATE_GRANT) != text:
         edits.append(Edit(path=_ANNOTATION, value=text))
     return edits

@@ -10,7 +10,7 @@ from fracgpu.errors import RequestError
 from fracgpu.k8s.node_affinity import NodeRules
 from fracgpu.request.dialects import NAMES
 from fracgpu.request.grant_note import GrantData, GrantNote, read_grant_note
-from fracgpu.request.language import parse_request
+from fracgpu.request.language import parse_request, refuse_misread_moves
 from fracgpu.units import parse_memory_mib
 from webhook.admission.bounds import check_bounds
 from webhook.admission.claims import (
@@ -66,6 +66,8 @@ def admit_update(
             return beyond
         if asks_anew:
             _refuse_unreadable(new)
+            ours, before = _ours(new.annotations).items(), old.annotations
+            refuse_misread_moves({key: text for key, text in ours if before.get(key) != text})
         if moves and granted is not None and select is not None:
             selected, wait = select(rules), config.card_classes.wait
             if declared is not None:

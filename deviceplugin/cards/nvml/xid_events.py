@@ -1,5 +1,6 @@
 """XID errors, which the driver reports once, to those who wait at that moment."""
 
+import ctypes
 import threading
 from collections import Counter
 from collections.abc import Mapping
@@ -90,7 +91,8 @@ class XidWatch:
                 self._counts.setdefault(uuid, Counter())
                 self._last.setdefault(uuid, 0)
         end = threading.Event()
-        thread = threading.Thread(target=self._run, args=(events, end), name="nvml-xid")
+        cards = {_address(handles[uuid]): uuid for uuid in watched}
+        thread = threading.Thread(target=self._run, args=(events, end, cards), name="nvml-xid")
         thread.daemon = True  # a wait that hangs in the driver must not block our exit
         self._end, self._thread = end, thread
         thread.start()
@@ -108,27 +110,37 @@ class XidWatch:
         self._again_at_s = self._clock.monotonic() + ASK_AGAIN_S
         log.info("figure_dropped", card=card, figure="xid", reason=str(error))
 
-    def _run(self, events: Any, end: threading.Event) -> None:
+    def _run(self, events: Any, end: threading.Event, cards: Mapping[int | None, str]) -> None:
         nvml = self._nvml
         while not end.is_set():
             try:
                 event = nvml.nvmlEventSetWait_v2(events, _WAIT_MS)
-                uuid = nvml.nvmlDeviceGetUUID(event.device)
             except nvml.NVMLError as error:
                 if error.value == nvml.NVML_ERROR_TIMEOUT:
                     continue
                 # The next listing of the cards starts a new watch, on those that are still there.
                 log.warning("xid_watch_ended", reason=str(error), kind=error_kind(error))
                 return
-            self._note(uuid, int(event.eventData))
+            self._note(self._card_of(event.device, cards), int(event.eventData))
         try:
             nvml.nvmlEventSetFree(events)
         except nvml.NVMLError as error:
             log.warning("xid_watch_not_freed", reason=str(error))
 
-    def _note(self, uuid: str | bytes, code: int) -> None:
-        card = uuid.decode() if isinstance(uuid, bytes) else uuid
+    def _card_of(self, handle: Any, cards: Mapping[int | None, str]) -> str:
+        """Return the UUID of a card, which one that has just been lost cannot say any more."""
+        try:
+            uuid = self._nvml.nvmlDeviceGetUUID(handle)
+        except self._nvml.NVMLError:
+            return cards.get(_address(handle), "")
+        return uuid.decode() if isinstance(uuid, bytes) else str(uuid)
+
+    def _note(self, card: str, code: int) -> None:
         with self._lock:
             self._counts.setdefault(card, Counter())[code] += 1
             self._last[card] = code
         log.warning("xid_error", card=card, xid=code)
+
+
+def _address(handle: Any) -> int | None:
+    return ctypes.cast(handle, ctypes.c_void_p).value

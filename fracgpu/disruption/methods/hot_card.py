@@ -306,7 +306,7 @@ def _bearing(
     node = state.snapshot.nodes.get(candidate.info.record.node)
     info = node.cards.get(source) if node else None
     need = candidate.info.need
-    free_mib = _most_mib(need) + policy.free_margin_mib if need else 0
+    free_mib = _mib_of(need) + policy.free_margin_mib if need else 0
     model = info.card.model if info else ""
     return state.cool_cards().with_room(busy_ratio=busy_ratio, model=model, free_mib=free_mib)
 
@@ -339,7 +339,7 @@ def _closed(
     return frozenset({source, *left, *sources, *budgets.closed_targets()})
 
 
-def _most_mib(need: PodNeed) -> int:
+def _mib_of(need: PodNeed) -> int:
     return sum(container.mib for container in need.containers)
 
 

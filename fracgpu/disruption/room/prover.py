@@ -10,7 +10,6 @@ from functools import lru_cache
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fracgpu.cards.card import CardUuid
 from fracgpu.disruption.candidates import (
@@ -27,7 +26,7 @@ from fracgpu.disruption.room.search import MovablePod, PlannedMove
 from fracgpu.disruption.simulation import PlacementSimulation
 from fracgpu.k8s.scheduling.cluster import Change
 from fracgpu.k8s.scheduling.node_filters import NodeFilter, allowed_nodes
-from fracgpu.placement.fit import CardRequest
+from fracgpu.placement.fit import CardRequest, keep_limit
 from fracgpu.placement.node_matrix import UNSEEN
 from fracgpu.placement.outcome import Placement
 from fracgpu.placement.placement import place
@@ -49,6 +48,8 @@ class RoomContext:
 
     Attributes:
         asked: how often all cards, or all nodes, were looked at for one pod.
+        simulation: where replacements could run.
+        rows, columns: [card of the table] its place in the state's index.
         roomiest_mib: the most that is free on a card that may be a target.
     """
 
@@ -65,13 +66,13 @@ class RoomContext:
         self.being_moved = frozenset(
             past_move.move.pod_uid for past_move in state.past if past_move.under_way
         )
-        self._simulation = PlacementSimulation(state)
+        self.simulation = PlacementSimulation(state)
         self._refused: dict[str, bool] = {}
         self._costs: dict[str, float] = {}
         self._allowed: dict[str, Flags] = {}
         places = state.index.places(state.snapshot)
         found = [places.get(uuid, (UNSEEN, 0)) for uuid in self.table.uuids]
-        self._rows, self._columns = np.array(found, np.int64).reshape(-1, 2).T
+        self.rows, self.columns = np.array(found, np.int64).reshape(-1, 2).T
         self.measured = self.flags(state.cool_cards().measured(losing=False, policy=policy))
         self.targets = self._targets()
         free_mib = self.table.cards.free_mib[self.targets]
@@ -102,27 +103,19 @@ class RoomContext:
             self.asked += 1
             waits = not candidate.info.record.node
             # Whether a node has room for a waiting pod is seen once others have left it.
-            found = self._allowed[candidate.uid] = self._simulation.nodes_for(
+            found = self._allowed[candidate.uid] = self.simulation.nodes_for(
                 candidate, self.table.nodes, without=_ROOM if waits else frozenset()
             )
         return found
 
-    def allowed_beside(self, candidate: PlacedPod, node: str, joined: Sequence[PlacedPod]) -> bool:
-        """Report whether a node takes a pod's replacement beside those of others."""
-        return self._simulation.takes_beside(candidate, node, joined)
-
-    def preference(self, candidate: PlacedPod, cards: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return how gladly the scheduler would give a pod each of some cards of the table."""
-        return self._simulation.preference(candidate, self._rows[cards], self._columns[cards])
-
     def flags(self, cells: Cells) -> Flags:
         """Return which cards of the table are among some cells of the state's index."""
-        return cells[self._rows, self._columns]
+        return cells[self.rows, self.columns]
 
     def cells(self, flags: Flags) -> Cells:
         """Return the cells of the state's index in which some cards of the table are."""
         found = np.zeros(self.state.cool_cards().history.shape, np.bool_)
-        found[self._rows[flags], self._columns[flags]] = True
+        found[self.rows[flags], self.columns[flags]] = True
         return found
 
     def use(self, candidate: PlacedPod, card: CardUuid) -> float | None:
@@ -259,7 +252,7 @@ class StateProver:
         self._context.asked += 1
         pods = self._context.state.pods
         joined = [pods[move.pod.uid] for move in before]
-        return self._context.allowed_beside(pods[pod.uid], node, joined)
+        return self._context.simulation.takes_beside(pods[pod.uid], node, joined)
 
     def _ranked(
         self, pod: MovablePod, candidate: PlacedPod, closed: frozenset[CardUuid]
@@ -286,12 +279,13 @@ class StateProver:
             & context.flags(bearing)
             & ~table.flags(closed | left)
             & table.has_room(need, CardRequest.of_all(pod.allocation))
+            & keep_limit(table.cards.limits_mib, borrows=pod.allocation.borrow_mib > 0)
         )
-        if pod.allocation.borrow_mib:  # it keeps what it may use
-            fitting &= table.cards.limits_mib > 0
         numbers = np.flatnonzero(fitting & context.measured)
         if len(numbers):
-            preference = context.preference(candidate, numbers)
+            preference = context.simulation.preference(
+                candidate, context.rows[numbers], context.columns[numbers]
+            )
             cards = table.cards
             order = np.lexsort((cards.free_mib[numbers], -preference, cards.avoided[numbers]))
             yield from numbers[order].tolist()

@@ -67,7 +67,7 @@ class ForeignRequest:
     Attributes:
         share: exact share of a card, 1 for a whole one; None if the container asks for *mib*.
         mib: MiB per card; None if the container asks for a *share*.
-        most_share, most_mib: how much it may use beside its *share* or *mib*; None for no more.
+        limit_share, limit_mib: how much it may use beside its *share* or *mib*; None for no more.
         cores: percent of one card's compute, 0 for none reserved.
         sources: pod annotations that it comes from, beside the container's limits.
         written: the keys that its author wrote, with their values. This and the following fields
@@ -81,8 +81,8 @@ class ForeignRequest:
     cards: int = 1
     share: Fraction | None = None
     mib: Mib | None = None
-    most_share: Fraction | None = None
-    most_mib: Mib | None = None
+    limit_share: Fraction | None = None
+    limit_mib: Mib | None = None
     cores: int = 0
     sources: tuple[str, ...] = ()
     written: tuple[tuple[str, str], ...] = ()

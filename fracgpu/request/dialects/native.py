@@ -23,10 +23,10 @@ def items_of(request: ForeignRequest) -> dict[str, str]:
     else:
         assert request.mib is not None, "a request has a share or MiB"
         items[names.MEMORY] = f"{request.mib}Mi"
-    if request.most_share is not None:
-        items[names.FRACTION_LIMIT] = decimal(request.most_share)
-    if request.most_mib is not None:
-        items[names.MEMORY_LIMIT] = f"{request.most_mib}Mi"
+    if request.limit_share is not None:
+        items[names.FRACTION_LIMIT] = decimal(request.limit_share)
+    if request.limit_mib is not None:
+        items[names.MEMORY_LIMIT] = f"{request.limit_mib}Mi"
     if request.cores:
         items[names.CORES] = str(request.cores)
     if request.cards > 1:

@@ -8,7 +8,7 @@ import msgspec
 
 from fracgpu import names
 from fracgpu.errors import RequestError, shorten
-from fracgpu.k8s.container import ContainerKind, ContainerSpec
+from fracgpu.k8s.container import ContainerSpec
 from fracgpu.request.dialects.amounts import annotation_field, limit_field
 from fracgpu.request.dialects.authors import Authors, in_authors_words
 from fracgpu.request.dialects.dialect import DialectReading, ForeignRequest, Options, PodForDialects
@@ -19,7 +19,7 @@ from fracgpu.request.dialects.registry import (
     limit_owners,
 )
 from fracgpu.request.dialects.resolve import Resolution, is_zero_amount, resolve
-from fracgpu.request.language import parse_request
+from fracgpu.request.language import main_container, parse_request
 from fracgpu.request.need import PodRequest, SliceRequest
 
 # Whole cards of device plugins. A node offers shared or whole cards, so no pod can have both.
@@ -167,15 +167,17 @@ def _own_items(pod: PodForDialects) -> dict[str, dict[str, str]]:
     items: dict[str, dict[str, str]] = {}
     for key in ITEM_KEYS:
         if key in pod.annotations:
-            for name, item in _split(pod.annotations[key], key, pod.containers):
+            for name, item in _split(pod.annotations, key, pod.containers):
                 items.setdefault(name, {})[key] = item
     return items
 
 
-def _split(text: str, key: str, containers: Sequence[ContainerSpec]) -> list[tuple[str, str]]:
-    apps = [spec.name for spec in containers if spec.kind is ContainerKind.APP]
-    if "=" not in text and "," not in text and apps:
-        return [(apps[0], text.strip())]
+def _split(
+    annotations: Mapping[str, str], key: str, containers: Sequence[ContainerSpec]
+) -> list[tuple[str, str]]:
+    text, main = annotations[key], main_container(annotations, containers)
+    if "=" not in text and "," not in text and main is not None:
+        return [(main, text.strip())]
     pairs: list[tuple[str, str]] = []
     for pair in text.split(","):
         name, equals, item = (piece.strip() for piece in pair.partition("="))

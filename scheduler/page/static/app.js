@@ -40,7 +40,7 @@ const tables = {
     { title: "Pod", text: (pod) => pod.key, open: (pod) => open({ pod: pod.key }) },
     { title: "Asks for", text: (pod) => pod.asks ?? "" },
     { title: "Waits", kind: "time", text: (pod) => (pod.since ? age(pod.since) : "") },
-    { title: "Why", text: (pod) => pod.problem || pod.answer?.reason || whyNotAsked(pod) },
+    { title: "Why", text: (pod) => pod.problem || pod.claim || pod.answer?.reason || whyNotAsked(pod) },
   ]),
 };
 

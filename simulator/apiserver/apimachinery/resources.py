@@ -74,7 +74,7 @@ _DEVICES: Final = "resource.k8s.io"
 _RBAC: Final = "rbac.authorization.k8s.io"
 
 NAMESPACES: Final = _resource(
-    "namespaces", "Namespace", "ns", namespaced=False, subresources="status finalize"
+    "namespaces", "Namespace", "ns", namespaced=False, subresources="status"
 )
 NODES: Final = _resource(
     "nodes", "Node", "no", namespaced=False, subresources="status", resets_status=False

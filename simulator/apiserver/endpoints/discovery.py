@@ -16,7 +16,6 @@ _VERBS: Final = ["create", "delete", "get", "list", "patch", "update", "watch"]
 _SUBRESOURCES: Final = {
     "binding": ("Binding", "v1", ["create"]),
     "eviction": ("Eviction", "policy/v1", ["create"]),
-    "finalize": ("Namespace", "v1", ["update"]),
 }
 VERSION: Final[Json] = {"major": "1", "minor": "36", "gitVersion": "v1.36.0-simulated",
                         "platform": "linux/amd64"}  # fmt: skip

@@ -206,11 +206,6 @@ class Handlers:
                 answer = await subresources.evict(
                     registry, target, object_of(request.content_type, request.body), context
                 )
-            case "finalize", "PUT":
-                value = subresources.finalize_namespace(
-                    registry, target, object_of(request.content_type, request.body), context
-                )
-                return _shown(target.resource, value, context)
             case _:
                 raise method_not_supported()
         return Reply(code=HTTPStatus.CREATED, body=encode(answer), warnings=tuple(context.warnings))
@@ -249,8 +244,8 @@ def _target(path: str, served: ServedResources) -> Target | None:
         return None
     namespace = ""
     match rest:
-        # /namespaces/NAME/status and /finalize are the namespace's own, not a namespaced resource.
-        case ["namespaces", _] | ["namespaces", _, "status" | "finalize"]:
+        # /namespaces/NAME/status is the namespace's own, not a namespaced resource.
+        case ["namespaces", _] | ["namespaces", _, "status"]:
             pass
         case ["namespaces", namespace, *inner]:
             rest = inner

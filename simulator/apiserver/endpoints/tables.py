@@ -2,8 +2,8 @@
 
 Source: docs "API concepts" (Receiving resources as Tables), k8s.io/apiserver
 pkg/endpoints/handlers/response.go and k8s.io/kubernetes pkg/printers/internalversion/printers.go.
-Only what the demo's story is about has columns of its own here, and custom resources have those of
-their definition; of every other kind there are the name and the age.
+Pods have columns of their own here, and custom resources those of their definition; of every other
+kind there are the name and the age.
 """
 
 from __future__ import annotations
@@ -192,25 +192,6 @@ def _pod_restarts(pod: Json, _now: datetime) -> int:
     return sum(one.get("restartCount", 0) for one in containers)
 
 
-def _node_status(node: Json, _now: datetime) -> str:
-    conditions = (node.get("status") or {}).get("conditions") or ()
-    ready = [one["status"] == "True" for one in conditions if one["type"] == "Ready"]
-    words = [("Ready" if ready[0] else "NotReady") if ready else "Unknown"]
-    if (node.get("spec") or {}).get("unschedulable"):
-        words.append("SchedulingDisabled")
-    return ",".join(words)
-
-
-def _deployment_ready(value: Json, _now: datetime) -> str:
-    ready = (value.get("status") or {}).get("readyReplicas", 0)
-    return f"{ready}/{value['spec'].get('replicas', 1)}"
-
-
-def _event_object(event: Json, _now: datetime) -> str:
-    about = event.get("involvedObject") or {}
-    return f"{about.get('kind', '').lower()}/{about.get('name', '')}"
-
-
 _NAME: Final = Column("Name", _at("metadata", "name"))
 _AGE: Final = Column("Age", _since("metadata", "creationTimestamp"))
 _COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
@@ -222,25 +203,5 @@ _COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
         _AGE,
         Column("IP", _at("status", "podIP"), 1),
         Column("Node", _at("spec", "nodeName"), 1),
-    ),
-    "nodes": (
-        _NAME,
-        Column("Status", _node_status),
-        _AGE,
-        Column("Version", _at("status", "nodeInfo", "kubeletVersion", default="")),
-    ),
-    "deployments.apps": (
-        _NAME,
-        Column("Ready", _deployment_ready),
-        Column("Up-to-date", _at("status", "updatedReplicas", default=0)),
-        Column("Available", _at("status", "availableReplicas", default=0)),
-        _AGE,
-    ),
-    "events": (
-        Column("Last Seen", _since("lastTimestamp")),
-        Column("Type", _at("type")),
-        Column("Reason", _at("reason")),
-        Column("Object", _event_object),
-        Column("Message", _at("message")),
     ),
 }

@@ -30,7 +30,6 @@ from simulator.apiserver.registry.strategy import (
     cleaned,
     grace_s,
     keep_all_but_status,
-    resource_finalizers,
 )
 from simulator.apiserver.registry.validation import (
     validate_create,
@@ -106,7 +105,7 @@ class Registry:
             meta.pop(owned, None)
         if target.namespace:
             meta["namespace"] = target.namespace
-            self._check_namespace(target)
+            self.get(Target(resource=resources.NAMESPACES, name=target.namespace))
         apply_defaults(resource, value)
         attributes = Attributes(
             target=Target(resource=resource, namespace=target.namespace, name=_name_of(value)),
@@ -250,12 +249,9 @@ class Registry:
         if "deletionTimestamp" in meta:
             # A second delete can only shorten the grace period.
             wait_s = min(wait_s, meta.get("deletionGracePeriodSeconds", wait_s))
-        held = bool(meta.get("finalizers") or resource_finalizers(target.resource, value))
-        gone = wait_s == 0 and not held
+        gone = wait_s == 0 and not meta.get("finalizers")
         if not gone or target.resource is resources.PODS:
             self._mark_deleted(value, wait_s)
-        if target.resource is resources.NAMESPACES:
-            value["status"]["phase"] = "Terminating"
         if context.dry_run or (value == current.object and not gone):
             return value, gone
         if gone:
@@ -305,17 +301,6 @@ class Registry:
         apply_creation(resource, value)
         if resource is resources.DEFINITIONS:
             value["status"] = established(meta["creationTimestamp"])
-
-    def _check_namespace(self, target: Target) -> None:
-        namespace = Target(resource=resources.NAMESPACES, name=target.namespace)
-        found = self.get(namespace).object
-        if found["status"].get("phase") == "Terminating":
-            raise forbidden(
-                target.resource,
-                target.name,
-                f"unable to create new content in namespace {target.namespace} because it is "
-                "being terminated",
-            )
 
 
 def _with(attributes: Attributes, value: Json) -> Attributes:

@@ -29,13 +29,6 @@ SERVER_OWNED: Final = (
 )  # fmt: skip
 
 
-def resource_finalizers(resource: Resource, value: Json) -> list[str]:
-    """Return the finalizers in the spec, which only namespaces have."""
-    if resource.qualified != resources.NAMESPACES.qualified:
-        return []
-    return list(value["spec"].get("finalizers") or [])
-
-
 def check_preconditions(target: Target, found: Json, options: Json) -> None:
     """Check DeleteOptions' preconditions against the object.
 

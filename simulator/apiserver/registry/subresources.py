@@ -1,4 +1,4 @@
-"""The subresources with logic of their own: binding, eviction, finalize.
+"""The subresources with logic of their own: binding and eviction.
 
 Source: k8s.io/kubernetes pkg/registry/core/pod/storage/{storage,eviction}.go, policy and apps
 registries, 1.36; the messages are the same because clients parse them.
@@ -213,24 +213,6 @@ def _check_budget(budget: Stored) -> None:
                 "currently"
             )
         raise too_many_requests(_BUDGET_SPENT, retry_after_s=0, cause=cause)
-
-
-def finalize_namespace(registry: Registry, target: Target, body: Json, context: Context) -> Json:
-    """Replace a namespace's spec finalizers; a terminating one without any is removed."""
-    wanted = (body.get("spec") or {}).get("finalizers") or []
-
-    def finalize(value: Json) -> Json:
-        value["spec"]["finalizers"] = wanted
-        return value
-
-    namespace = Target(resource=target.resource, name=target.name)
-    value = _write(registry, namespace, finalize, context)
-    if not wanted and "deletionTimestamp" in value["metadata"] and not context.dry_run:
-        current = registry.get(namespace)
-        return registry.store.remove(
-            namespace.key, thaw(current.object), expected=current.revision
-        ).object
-    return value
 
 
 def _write(

@@ -98,12 +98,13 @@ def test_without_lifetimes_nobody_knows_when_pods_leave(
     assert "no pod has a scheduled_time and a deletion_time" in capsys.readouterr().err
 
 
-def test_the_curves_are_plotted_in_a_file(trace: Path) -> None:
+def test_the_curves_are_plotted_in_a_file(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     picture = trace.parent / "curves.svg"
 
     assert main([str(trace), "--policy", "pack", "--plot", str(picture)]) == DONE
 
     assert picture.read_text().startswith("<svg ")
+    assert capsys.readouterr().out.endswith(f"\n\nchart written to {picture}\n")
 
 
 async def test_a_live_cluster_is_replayed_with_its_own_pods(cli: Cli) -> None:

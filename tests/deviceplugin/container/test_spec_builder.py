@@ -336,6 +336,32 @@ def test_what_is_no_spec_is_named_and_never_half_used(tmp_path: Path, text: str)
         assert str(file) in str(error)  # noqa: PT017 - either answer is right, a third is not
 
 
+@pytest.mark.parametrize(
+    "edits",
+    [
+        {"mounts": [{"hostPath": "/a"}, {"hostPath": "/b"}]},
+        {"mounts": {"hostPath": "/a", "containerPath": "/a"}},
+        {"deviceNodes": [{"hostPath": "/dev/x"}, {"path": 7}]},
+        {"hooks": [{"hookName": "createContainer", "path": "/x", "args": 7}]},
+        {"env": "A=b"},
+    ],
+)
+def test_no_container_is_made_of_a_spec_with_something_missing(
+    tmp_path: Path, edits: dict[str, Any]
+) -> None:
+    file = write(tmp_path, a_device("GPU-a", 0), containerEdits=edits)
+
+    with pytest.raises(SpecBuildError, match=f"{file} is not a CDI spec"):
+        a_builder(vendor=tmp_path).build("n", a_claim(), an_inventory(CARDS[0]))
+
+
+def test_a_file_that_was_cut_within_a_character_is_named(tmp_path: Path) -> None:
+    (tmp_path / "nvidia.yaml").write_bytes(b"kind: nvidia.com/gpu\nname: \xe2\x82")
+
+    with pytest.raises(NvidiaCdiError, match="is not a CDI spec"):
+        NvidiaCdiSpecs([tmp_path]).find([A])
+
+
 def test_a_folder_in_the_place_of_the_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "nvidia.yaml").mkdir()
 

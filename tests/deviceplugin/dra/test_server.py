@@ -11,12 +11,12 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from deviceplugin.dra.server import ClaimName, Claims, DraServer, PreparedDevice, PrepareError
-from deviceplugin.kubelet.device_plugin import SocketError
 from deviceplugin.metrics import DevicePluginMetrics
 from deviceplugin.proto import dra_pb2 as messages
 from deviceplugin.proto import dra_pb2_grpc as services
 from deviceplugin.proto import pluginregistration_pb2 as registration
 from deviceplugin.proto import pluginregistration_pb2_grpc as registration_services
+from deviceplugin.sockets import SocketError
 from tests.fakes.clock import VirtualClock
 from tests.support.node import short_folder
 from tests.support.waiting import until, until_true

@@ -282,7 +282,7 @@ def a_runtime(world: type[World]) -> Iterator[LimitedRuntime]:
 def pod_of(number: int, sizes: list[int], *, borrow_mib: int = 0) -> PodInfo:
     """Return a pod that runs only with its limits, which are *borrow_mib* above its sizes."""
     slices = tuple(
-        Slice(card=card, mib=Mib(mib), most_mib=Mib(mib + borrow_mib))
+        Slice(card=card, mib=Mib(mib), own_limit_mib=Mib(mib + borrow_mib))
         for card, mib in zip(CARDS, sizes, strict=False)
     )
     notes = {

@@ -143,7 +143,7 @@ def test_a_pod_that_is_gone_is_forgotten() -> None:
 
 def test_more_than_is_guaranteed_within_a_limit_that_stands_is_no_overuse() -> None:
     limits = GroupLimits(guaranteed_mib=Mib(1000), limit_mib=Mib(4000), used_mib=Mib(3900))
-    part = Slice(card=A, mib=Mib(1000), most_mib=Mib(4000))
+    part = Slice(card=A, mib=Mib(1000), own_limit_mib=Mib(4000))
 
     def named(counted: Counted, *containers: str) -> list[str]:
         kinds = {"init": ContainerKind.INIT, "train": ContainerKind.APP}

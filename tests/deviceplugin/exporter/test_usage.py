@@ -100,7 +100,7 @@ def test_an_idle_pod_uses_nothing_and_still_has_its_limit() -> None:
     use = use_of(pods=[a_pod("one")], owners={}, gpu_percent=0)
 
     assert shares(use) == [("one", 0.0, 0.0)]
-    assert use.pods[0].limit_mib == 1000
+    assert use.pods[0].mib == 1000
 
 
 def test_a_busy_card_with_no_busy_process_is_a_riddle_not_a_zero() -> None:
@@ -217,7 +217,7 @@ def test_two_containers_of_one_pod_on_one_card_count_its_use_once() -> None:
 
     use = use_of(a_process(1, mib=300, sm=50), pods=[pod], owners={1: "uid-one"})
 
-    total = [(pod.container, pod.limit_mib, pod.used_mib, pod.sm_percent) for pod in use.pods]
+    total = [(pod.container, pod.mib, pod.used_mib, pod.sm_percent) for pod in use.pods]
     assert total == [("eval", 500, 300.0, 50.0), ("train", 1000, 0.0, 0.0)]
 
 

@@ -12,8 +12,6 @@ from deviceplugin.container.cdi import device_name
 from deviceplugin.kubelet.device_plugin import (
     DevicePlugin,
     PluginServer,
-    SocketError,
-    check_socket_path,
 )
 from deviceplugin.kubelet.pre_start import PreStartError
 from deviceplugin.proto import deviceplugin_pb2 as messages
@@ -202,10 +200,3 @@ async def test_an_open_stream_does_not_hold_up_the_stop() -> None:
             await until_true(lambda: plugin.watchers == 0, what="the stream's end is noticed")
 
     assert ended is grpc.aio.EOF
-
-
-def test_a_path_too_long_for_a_socket_is_refused_with_its_length() -> None:
-    check_socket_path(Path("/" + "a" * 106))
-
-    with pytest.raises(SocketError, match="has 108 bytes; want at most 107"):
-        check_socket_path(Path("/" + "a" * 107))

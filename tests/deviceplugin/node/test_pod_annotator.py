@@ -234,7 +234,7 @@ def test_the_note_says_how_much_a_container_may_use_where_it_is_limited(
     isolation: str, limit: int
 ) -> None:
     claim = a_claim(a_pod())
-    slices = tuple(replace(part, most_mib=Mib(4000)) for part in claim.slices)
+    slices = tuple(replace(part, own_limit_mib=Mib(4000)) for part in claim.slices)
 
     assert json.loads(wired_text(replace(claim, slices=slices), isolation))["train"] == {
         "cards": ["GPU-a"],

@@ -388,6 +388,7 @@ NODE: dict[str, Any] = {
             "fracgpu.io/card-model": "A10",
             "fracgpu.io/card-class-24000": "2",
             "fracgpu.io/driver": "570",
+            "fracgpu.io/wiring": "claims",
             "zone": "a",
         },
         "annotations": {
@@ -395,6 +396,7 @@ NODE: dict[str, Any] = {
             "fracgpu.io/cordons": "{}",
             "fracgpu.io/heat": "{}",
             "fracgpu.io/out-of-service": "GPU-1",
+            "fracgpu.io/drain": "GPU-2",
             "other": "x",
         },
     },
@@ -423,8 +425,8 @@ def test_only_what_we_wrote_is_found() -> None:
 def test_what_an_administrator_wrote_goes_only_when_the_whole_system_goes() -> None:
     marks = marks_of(NODE, include_admin_keys=True)
 
-    assert "fracgpu.io/share" in marks.labels
-    assert "fracgpu.io/out-of-service" in marks.annotations
+    assert {"fracgpu.io/share", "fracgpu.io/wiring"} <= set(marks.labels)
+    assert {"fracgpu.io/out-of-service", "fracgpu.io/drain"} <= set(marks.annotations)
 
 
 def test_kubelets_count_of_slots_is_removed_once_it_is_zero() -> None:

@@ -8,7 +8,7 @@ from fracgpu.cards.card import CardUuid
 from fracgpu.device_claims.claim import assignment_of, decode_claim, held_of_cards
 from fracgpu.device_claims.claims import claim_of, shortlists
 from fracgpu.device_claims.devices import cards_by_device
-from fracgpu.errors import WireError
+from fracgpu.errors import RequestError, WireError
 from fracgpu.k8s.container import ContainerKind
 from fracgpu.placement.outcome import Placement
 from fracgpu.placement.placement import place
@@ -37,7 +37,9 @@ def cards(*uuids: str) -> tuple[CardUuid, ...]:
 @given(small_nodes(), small_needs())
 def test_what_is_placed_claimed_and_allocated_is_the_same(node: NodeInfo, asked: PodNeed) -> None:
     # A claim has no limit above the request.
-    apps = (structs.replace(one, kind=ContainerKind.APP, most_mib=None) for one in asked.containers)
+    apps = (
+        structs.replace(one, kind=ContainerKind.APP, limit_mib=None) for one in asked.containers
+    )
     need = structs.replace(asked, containers=tuple(apps))
     placement = place(node, need, strategy=Strategy.PACK)
     if not isinstance(placement, Placement):
@@ -110,6 +112,29 @@ def test_an_open_claim_has_no_choice_and_the_class_of_users() -> None:
     assert claim.open
     assert claim.first_choice == {}
     assert [request.device_class for request in claim.requests] == ["fracgpu"]
+
+
+@pytest.mark.parametrize("many", [1, 230, 900, 6_900])
+def test_an_open_claim_leaves_out_as_many_cards_as_are_kept_for_others(many: int) -> None:
+    kept = {CardUuid(f"GPU-00000000-0000-0000-0000-{number:012}") for number in range(many)}
+    need = a_pod_need(a_need(1_000))
+
+    claim = decoded(stored(claim_of(POD, NAME, need, None, kept=kept)))
+
+    assert claim.excluded == kept
+    assert claim.open
+
+
+def test_an_open_claim_that_cannot_leave_out_all_of_them_is_not_made() -> None:
+    kept = {CardUuid(f"GPU-00000000-0000-0000-0000-{number:012}") for number in range(9_000)}
+    need = a_pod_need(a_need(1_000))
+
+    with pytest.raises(RequestError, match="open without 9000 cards that are kept for other pods"):
+        claim_of(POD, NAME, need, None, kept=kept)
+    cards = {"main": [CardUuid("GPU-a")]}
+    assert claim_of(
+        a_record("p"), "fracgpu-1", a_pod_need(a_need(1, name="main")), cards, kept=kept
+    )
 
 
 def test_a_claim_of_another_form_is_decoded() -> None:

@@ -6,7 +6,14 @@ from hypothesis import strategies as st
 
 from fracgpu.cards.card import CardUuid
 from fracgpu.cards.card_class import Vendor
-from fracgpu.device_claims.selectors import MOST_BYTES, listed_cards, shortlist, suitable
+from fracgpu.device_claims.selectors import (
+    MOST_BYTES,
+    but,
+    excluded_cards,
+    listed_cards,
+    shortlist,
+    suitable,
+)
 from fracgpu.errors import RequestError
 from fracgpu.request.need import Isolation, PodNeed
 from tests.support.core import a_need
@@ -89,6 +96,36 @@ def test_an_open_claim_asks_for_the_class_of_the_catalogue_that_was_granted() ->
         f'"cardClass" in {_ATTRIBUTES}',
         f'{_ATTRIBUTES}.cardClass == "a100"',
     ]
+
+
+def test_cards_are_left_out_only_of_our_driver_and_where_there_is_the_attribute() -> None:
+    assert but([CardUuid("GPU-b"), CardUuid("GPU-a")]) == (
+        f'{_OURS} && "uuid" in {_ATTRIBUTES} && !({_ATTRIBUTES}.uuid in ["GPU-a","GPU-b"])',
+    )
+
+
+@given(st.sets(st.text(max_size=64).map(CardUuid), max_size=400))
+def test_cards_that_are_left_out_are_read_back_from_expressions_that_the_api_takes(
+    cards: set[CardUuid],
+) -> None:
+    expressions = but(cards)
+
+    assert all(len(one.encode()) <= MOST_BYTES for one in expressions)
+    found = [card for one in expressions for card in excluded_cards(one)]
+    assert found == sorted(cards)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "",
+        shortlist([CardUuid("a")]),
+        but([CardUuid("a")])[0][:-1],
+        f"true || {but([CardUuid('a')])[0]}",
+    ],
+)
+def test_another_expression_leaves_no_card_out(expression: str) -> None:
+    assert excluded_cards(expression) == ()
 
 
 def test_models_beyond_what_an_expression_holds_are_refused() -> None:

@@ -31,6 +31,7 @@ from fracgpu.disruption.heat import (
 from fracgpu.disruption.move import HoldReason
 from fracgpu.disruption.policy import RebalancerPolicy
 from fracgpu.disruption.verification import Verification, verify, verify_room
+from fracgpu.units import Mib
 from tests.fakes.clock import NOON
 from tests.support.rebalancing import (
     ACTIVE,
@@ -41,6 +42,7 @@ from tests.support.rebalancing import (
     a_past_move,
     a_placed_pod,
     a_reading,
+    two_busy_pods,
     usage_of,
 )
 
@@ -205,6 +207,12 @@ def test_a_cycle_is_blind_when_too_many_cards_bring_nothing_new() -> None:
     )
 
 
+def test_idle_cards_that_read_the_same_for_hours_make_no_cycle_blind() -> None:
+    cards = frozenset(CardUuid(f"GPU-{n}") for n in range(10))
+
+    assert blindness({uuid: usage_of(uuid, UNCHANGED) for uuid in cards}, cards, POLICY) == ""
+
+
 def test_without_cards_there_is_nothing_to_be_blind_to() -> None:
     assert fresh_ratio({}, frozenset()) == 1.0
     assert blindness({}, frozenset(), POLICY) == ""
@@ -243,6 +251,22 @@ def test_a_cool_card_bears_a_pod_up_to_its_whole_time() -> None:
 )
 def test_a_card_that_is_not_known_to_be_cool_bears_nothing(reading: CardReading | None) -> None:
     assert not bears(a_disruption_state(readings={COOL_CARD: reading}))
+
+
+UNCHANGED = replace(a_reading(0.0), unchanged=True)
+
+
+def test_a_card_that_may_be_idle_or_its_exporter_frozen_bears_a_pod_while_it_is_empty() -> None:
+    pods = (*two_busy_pods(), a_placed_pod("resident", COOL_CARD, node="n2"))
+    shared = replace(a_node("n2", COOL_CARD), foreign={COOL_CARD: Mib(500)})
+    foreign = a_disruption_state(
+        nodes=[a_node("n1", HOT_CARD), shared], readings={COOL_CARD: UNCHANGED}
+    )
+
+    assert bears(a_disruption_state(readings={COOL_CARD: UNCHANGED}))
+    assert not bears(a_disruption_state(readings={COOL_CARD: UNCHANGED}, pods=pods))
+    assert bears(a_disruption_state(readings={COOL_CARD: a_reading(0.0)}, pods=pods))
+    assert not bears(foreign)
 
 
 @pytest.mark.parametrize("heat", [heat for heat in Heat if heat is not Heat.COOL])

@@ -88,6 +88,13 @@ def test_a_pod_may_wait_a_moment_for_its_claim_and_longer_for_room() -> None:
     assert result_of("claims", facts).verdict is Verdict.FINE
 
 
+def test_a_pod_of_a_gang_may_wait_for_the_others() -> None:
+    pod = a_waiting_pod("one", age_s=3600)
+    pod["metadata"]["annotations"] = {names.GANG: "train/4"}
+
+    assert result_of("claims", with_claims(waiting=(pod,))).verdict is Verdict.FINE
+
+
 def test_what_cannot_be_read_is_not_called_fine() -> None:
     facts = with_claims(
         device_classes=Unread("404"), card_slices=Unread("404"), claims=Unread("404")

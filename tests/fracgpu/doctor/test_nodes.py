@@ -38,6 +38,12 @@ def noted(key: str, text: str) -> Facts:
     return healthy(nodes=(node,))
 
 
+def misspelt(name: str) -> dict[str, Any]:
+    node = a_node(name)
+    node["metadata"]["labels"][names.SHARE_LABEL] = "True"
+    return node
+
+
 def a_job(*, annotations: dict[str, str], limits: dict[str, str]) -> dict[str, Any]:
     return {
         "kind": "Job",
@@ -65,6 +71,19 @@ FAULTS = {
         "nodes",
         healthy(nodes=()),
         ("kubectl label node NAME fracgpu.io/share=true",),
+    ),
+    "a node that shares nothing for a capital letter": (
+        "nodes",
+        healthy(nodes=(a_node(), misspelt("gpu-2"))),
+        (
+            "node gpu-2 shares no card: its label fracgpu.io/share is 'True'; want 'true'",
+            "kubectl label node gpu-2 fracgpu.io/share=true --overwrite",
+        ),
+    ),
+    "a card taken out of service that there is not": (
+        "driver",
+        noted(names.NODE_OUT_OF_SERVICE, "GPU-gpu-1-0, GPU-typo"),
+        ("has no effect for GPU-typo: it has no such card", "fracgpu cards --node gpu-1 -o wide"),
     ),
     "no agent": (
         "agents",
@@ -97,7 +116,7 @@ FAULTS = {
     "cards that cannot be read": (
         "driver",
         noted(names.NODE_CARDS, "{"),
-        ("nothing is placed there",),
+        ("nothing is placed there", "spec.nodeName=gpu-1: the next agent writes it anew"),
     ),
     "a runtime that does not answer": (
         "runtime",
@@ -117,7 +136,7 @@ FAULTS = {
     "foreign memory that cannot be read": (
         "strangers",
         noted(names.NODE_FOREIGN, "much"),
-        ("nothing is placed there",),
+        ("nothing is placed there", "spec.nodeName=gpu-1: the next agent writes it anew"),
     ),
     "load that is stale": (
         "load",

@@ -169,15 +169,26 @@ def test_a_tolerated_taint_is_no_objection() -> None:
     assert explain(a_waiting_pod(ONE_GIB, tolerates=["team"]), state).verdict is PodVerdict.FITS
 
 
-def test_a_node_selector_names_the_label_and_the_command_that_helps() -> None:
-    state = Cluster().node("n", a_card("GPU-a"), labels={"zone": "b"}).state()
+@pytest.mark.parametrize(
+    ("labels", "key", "remedy"),
+    [
+        ({}, "zone", "kubectl label node n zone=a"),
+        ({"zone": "b"}, "zone", "kubectl label node n zone=a --overwrite"),
+        ({"kubernetes.io/hostname": "n"}, "kubernetes.io/hostname", ""),
+        ({}, "topology.kubernetes.io/zone", ""),
+        ({}, names.CARD_MODEL_LABEL, ""),
+        ({}, names.SHARE_LABEL, f"kubectl label node n {names.SHARE_LABEL}=a --overwrite"),
+    ],
+)
+def test_a_node_selector_names_the_label_and_a_command_unless_it_says_what_a_node_is(
+    labels: dict[str, str], key: str, remedy: str
+) -> None:
+    state = Cluster().node("n", a_card("GPU-a"), labels=labels).state()
 
-    (objection,) = only_node(
-        explain(a_waiting_pod(ONE_GIB, selector={"zone": "a"}), state)
-    ).objections
+    (objection,) = only_node(explain(a_waiting_pod(ONE_GIB, selector={key: "a"}), state)).objections
 
-    assert objection.text == "the pod's nodeSelector wants zone=a"
-    assert objection.remedy == "kubectl label node n zone=a"
+    assert objection.text == f"the pod's nodeSelector wants {key}=a"
+    assert objection.remedy == remedy
 
 
 def test_the_size_that_the_webhook_asked_of_labels_is_judged_by_the_cards() -> None:

@@ -72,7 +72,9 @@ def test_a_borrower_whose_limit_is_in_the_way_ends_rather_than_many_plain_pods()
     state = cluster.holder("borrower", "n", "GPU-a", 4_000, borrow_mib=16_000).state()
 
     plain = a_pod_need(a_need(4_000))
-    limited = a_pod_need(a_need(2_000), structs.replace(a_need(500, name="b"), most_mib=Mib(2_000)))
+    limited = a_pod_need(
+        a_need(2_000), structs.replace(a_need(500, name="b"), limit_mib=Mib(2_000))
+    )
     for need in (plain, limited):
         (suggestion,) = leaving_pods(need, nodes_of(state), state)
         assert suggestion.pods == ("default/borrower",)

@@ -94,13 +94,13 @@ def test_compute_that_is_all_reserved_is_shared_by_asking_for_none() -> None:
 def test_a_limit_is_to_be_left_out_where_the_pod_fits_without_it() -> None:
     card = replace(a_card("GPU-a", mib=24_000), limits_mib=Mib(24_000))
     state = Cluster().node("n", card).holder("p", "n", "GPU-a", 10_000).state()
-    mib = structs.replace(a_need(8_000), most_mib=Mib(20_000))
-    share = structs.replace(a_need(12_000, share=Fraction(1, 2)), most_share=Fraction(1))
+    mib = structs.replace(a_need(8_000), limit_mib=Mib(20_000))
+    share = structs.replace(a_need(12_000, share=Fraction(1, 2)), limit_share=Fraction(1))
 
     for key, part in ((names.MEMORY_LIMIT, mib), (names.FRACTION_LIMIT, share)):
         found = suggestions_by_kind(a_waiting_pod(a_pod_need(part)), state)
         assert found[SuggestionKind.NO_LIMIT].text == f"without {key} it fits now: n, card 0"
-    large = structs.replace(a_need(16_000), most_mib=Mib(20_000))
+    large = structs.replace(a_need(16_000), limit_mib=Mib(20_000))
     found = suggestions_by_kind(a_waiting_pod(a_pod_need(large)), state)
     assert SuggestionKind.NO_LIMIT not in found
 
@@ -161,7 +161,7 @@ def test_every_smaller_request_that_is_told_can_be_read_and_fits(
                         cards=part.cards,
                         cores=container.cores,
                     ),
-                    most_mib=container.most_mib,
+                    limit_mib=container.limit_mib,
                 )
                 for part, container in zip(request.slices, need.containers, strict=True)
             )

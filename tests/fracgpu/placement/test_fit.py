@@ -75,8 +75,8 @@ CONTAINER: Final[Mapping[str, st.SearchStrategy[Any]]] = {
     "mib": st.integers(1, 3 * GRANULE_MIB).map(Mib),
     "cores": st.sampled_from([0, 0, 30, 80]),
     "share": st.sampled_from([None, None, Fraction(1, 2), Fraction(1, 3)]),
-    "most_share": st.sampled_from([None, None, Fraction(1, 2), Fraction(1)]),
-    "most_mib": st.sampled_from([None, None, *(Mib(n * GRANULE_MIB) for n in (1, 3, 9))]),
+    "limit_share": st.sampled_from([None, None, Fraction(1, 2), Fraction(1)]),
+    "limit_mib": st.sampled_from([None, None, *(Mib(n * GRANULE_MIB) for n in (1, 3, 9))]),
 }
 POD: Final[Mapping[str, st.SearchStrategy[Any]]] = {
     "containers": st.lists(st.fixed_dictionaries(dict(CONTAINER)), min_size=1, max_size=2),
@@ -107,9 +107,9 @@ def needs(draw: st.DrawFn) -> PodNeed:
         part["name"] = f"c{number}"
         if part["share"] is not None:  # of some card there is, or of another
             part["mib"] = Mib(ceil(part["share"] * draw(st.sampled_from([80, 160, 240, 640]))))
-            part["most_mib"] = None
+            part["limit_mib"] = None
         else:
-            part["most_share"] = None
+            part["limit_share"] = None
         containers.append(ContainerNeed(**part))
     return PodNeed(containers=tuple(containers), **facts)
 
@@ -182,8 +182,8 @@ def limit_of(part: ContainerNeed, card: Card) -> int:
     """Return how much of a card a container may use: more than its memory only with limits."""
     if not card.limits_mib:
         return part.mib
-    share = ceil((part.most_share or 0) * card.capacity_mib)
-    return max(part.mib, part.most_mib or 0, share)
+    share = ceil((part.limit_share or 0) * card.capacity_mib)
+    return max(part.mib, part.limit_mib or 0, share)
 
 
 def card_takes(info: CardInfo, need: PodNeed, here: Sequence[ContainerNeed]) -> bool:
@@ -397,7 +397,7 @@ def test_a_need_has_every_fact_of_its_request(data: st.DataObject) -> None:
     assert of_pod <= set(PodRequest.__struct_fields__)
     facts = {name: data.draw(POD[name]) for name in of_pod}
     part = SliceRequest(
-        container="c", cores=30, cards=2, mib=Mib(40), limit_mib=Mib(80), limit_slots=2
+        container="c", cores=30, cards=2, mib=Mib(40), stated_mib=Mib(80), stated_slots=2
     )
     request = PodRequest(slices=(part,), **facts)
     card_class = CardClass(

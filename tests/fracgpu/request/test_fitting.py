@@ -24,14 +24,14 @@ CLASSES = st.builds(
 )
 SHARES = st.fractions(min_value=Fraction(1, 10**6), max_value=1)
 SLICES = st.builds(
-    lambda kind, share, mib, cards, limit_mib, limit_slots: SliceRequest(
+    lambda kind, share, mib, cards, stated_mib, stated_slots: SliceRequest(
         container="train",
         kind=kind,
         share=share,
         mib=None if share is not None else Mib(mib),
         cards=cards,
-        limit_mib=limit_mib,
-        limit_slots=limit_slots,
+        stated_mib=stated_mib,
+        stated_slots=stated_slots,
     ),
     st.sampled_from(ContainerKind),
     st.none() | SHARES | st.sampled_from([Fraction(1, 3), Fraction(1, 7), Fraction(1)]),
@@ -90,18 +90,18 @@ def test_a_class_agrees_when_the_limits_say_the_same_mib_and_slots(
             share=part.share,
             mib=part.mib,
             cards=part.cards,
-            limit_mib=data.draw(
+            stated_mib=data.draw(
                 st.sampled_from([None, Mib(mib_in(part, card_class) * part.cards)])
             ),
-            limit_slots=data.draw(st.sampled_from([None, part.cards])),
+            stated_slots=data.draw(st.sampled_from([None, part.cards])),
         )
         for part in slices
     ]
 
     assert Fitting(PodRequest(slices=tuple(with_limits)), [card_class]).agrees(card_class)
     assert Fitting(PodRequest(slices=tuple(slices)), [card_class]).agrees(card_class) is all(
-        part.limit_mib in (None, mib_in(part, card_class) * part.cards)
-        and part.limit_slots in (None, part.cards)
+        part.stated_mib in (None, mib_in(part, card_class) * part.cards)
+        and part.stated_slots in (None, part.cards)
         for part in slices
     )
 

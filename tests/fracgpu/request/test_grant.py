@@ -53,7 +53,7 @@ def memory(mib: int, *, container: str = "train", cards: int = 1) -> SliceReques
 
 
 def a_limit(mib: int, *, cards: int = 1) -> SliceRequest:
-    return SliceRequest(container="train", mib=Mib(mib // cards), cards=cards, limit_mib=Mib(mib))
+    return SliceRequest(container="train", mib=Mib(mib // cards), cards=cards, stated_mib=Mib(mib))
 
 
 def asks(*slices: SliceRequest, models: tuple[str, ...] = ()) -> PodRequest:
@@ -134,7 +134,7 @@ def test_memory_on_several_cards_may_use_larger_ones_beside_small_ones() -> None
 
 def test_limits_that_are_there_already_decide_the_class() -> None:
     again = SliceRequest(
-        container="train", share=Fraction(1, 2), limit_mib=Mib(40_960), limit_slots=1
+        container="train", share=Fraction(1, 2), stated_mib=Mib(40_960), stated_slots=1
     )
 
     assert grant(asks(again), CLASSES).card_class == H100S
@@ -147,7 +147,7 @@ def test_what_concerns_the_whole_pod_is_handed_on() -> None:
         "topology": Topology.NVLINK,
     }
     request = PodRequest(slices=(HALF,), **wanted)
-    admitted = PodRequest(slices=(structs.replace(a_limit(4096), limit_slots=1),), **wanted)
+    admitted = PodRequest(slices=(structs.replace(a_limit(4096), stated_slots=1),), **wanted)
 
     for need in (grant(request, CLASSES).need, need_from_limits(admitted)):
         found = {"models": need.models, "strategy": need.strategy, "topology": need.topology}
@@ -248,7 +248,7 @@ def test_a_share_of_a_card_that_is_yet_to_come_is_one_of_the_default_models() ->
         (asks(HALF), ClassRule(wait=True)),
         (asks(HALF, models=("*X*",)), WAIT),
         (
-            asks(SliceRequest(container="train", share=Fraction(1), limit_mib=Mib(7))),
+            asks(SliceRequest(container="train", share=Fraction(1), stated_mib=Mib(7))),
             WAIT,
         ),
     ],
@@ -342,7 +342,7 @@ REFUSED: dict[str, tuple[PodRequest, Sequence[CardClass], str]] = {
         "want at most 2: no node has more cards that are large enough",
     ),
     "a limit that no card has": (
-        asks(SliceRequest(container="train", mib=Mib(4096), most_mib=Mib(90_000))),
+        asks(SliceRequest(container="train", mib=Mib(4096), limit_mib=Mib(90_000))),
         CLASSES,
         "fracgpu.io/memory-limit of container 'train' is '90000Mi'; want at most what the largest "
         "card shares, 81920 MiB (80 GiB); '81920Mi' would fit",
@@ -357,13 +357,13 @@ REFUSED: dict[str, tuple[PodRequest, Sequence[CardClass], str]] = {
         "want at most what one node has, 4 cards, in one pod",
     ),
     "a limit that is not what the annotation says": (
-        asks(SliceRequest(container="train", share=Fraction(1, 2), limit_mib=Mib(4096))),
+        asks(SliceRequest(container="train", share=Fraction(1, 2), stated_mib=Mib(4096))),
         CLASSES,
         "limits['fracgpu.io/gpu-mem'] of container 'train' is '4096'; want 12000, as its "
         "annotations say; leave the limit out; the webhook writes it",
     ),
     "slots that are not the cards": (
-        asks(SliceRequest(container="train", mib=Mib(4096), limit_slots=2)),
+        asks(SliceRequest(container="train", mib=Mib(4096), stated_slots=2)),
         CLASSES,
         "limits['fracgpu.io/gpu-slot'] of container 'train' is '2'; want 1, one for each card; "
         "leave the limit out; the webhook writes it",
@@ -396,8 +396,8 @@ def test_an_admitted_pod_needs_what_its_limits_say() -> None:
             share=Fraction(1, 2),
             cores=30,
             cards=2,
-            limit_mib=Mib(24_000),
-            limit_slots=2,
+            stated_mib=Mib(24_000),
+            stated_slots=2,
         )
     )
 
@@ -522,8 +522,8 @@ def test_a_class_more_never_turns_a_yes_into_a_no(
 
 def test_how_much_a_container_may_use_is_granted_said_and_read_again() -> None:
     parts = (
-        SliceRequest(container="a", mib=Mib(4096), most_mib=Mib(8192)),
-        SliceRequest(container="b", share=Fraction(1, 4), most_share=Fraction(1, 2)),
+        SliceRequest(container="a", mib=Mib(4096), limit_mib=Mib(8192)),
+        SliceRequest(container="b", share=Fraction(1, 4), limit_share=Fraction(1, 2)),
     )
     granted = grant(asks(*parts), CLASSES)
 
@@ -532,11 +532,11 @@ def test_how_much_a_container_may_use_is_granted_said_and_read_again() -> None:
         "b: 6000 MiB (at most 0.5 of the card) on 1 card (0.25 of a card that shares 24000 MiB)"
     )
     admitted = [
-        structs.replace(part, limit_mib=need.total_mib, limit_slots=1)
+        structs.replace(part, stated_mib=need.total_mib, stated_slots=1)
         for part, need in zip(parts, granted.need.containers, strict=True)
     ]
     assert need_from_limits(asks(*admitted)) == granted.need
     note, other = describe_grant(granted), describe_grant(grant(asks(parts[0]), CLASSES))
     assert note.data.containers["a"].most == "8192Mi"
-    less = structs.replace(parts[0], most_mib=Mib(5000))
+    less = structs.replace(parts[0], limit_mib=Mib(5000))
     assert not describe_grant(grant(asks(less), CLASSES)).repeats(other)

@@ -94,10 +94,12 @@ def test_pairs_name_their_containers_in_any_order_init_containers_too() -> None:
 
 def test_a_plain_limit_is_a_request_by_itself_spread_over_its_cards() -> None:
     assert slices(read(a_spec(gpu_mem="8k"))) == (
-        SliceRequest(container="train", mib=Mib(8000), limit_mib=Mib(8000)),
+        SliceRequest(container="train", mib=Mib(8000), stated_mib=Mib(8000)),
     )
     assert slices(read(a_spec(gpu_mem="8k", gpu_slot="2"), cards="2")) == (
-        SliceRequest(container="train", mib=Mib(4000), cards=2, limit_mib=Mib(8000), limit_slots=2),
+        SliceRequest(
+            container="train", mib=Mib(4000), cards=2, stated_mib=Mib(8000), stated_slots=2
+        ),
     )
 
 
@@ -105,14 +107,16 @@ def test_a_request_may_repeat_its_limit_in_either_spelling() -> None:
     for spelling in ("8000", "8k"):
         spec = a_spec(gpu_mem="8k", requests={MEM: spelling})
 
-        assert slices(read(spec))[0].limit_mib == 8000
+        assert slices(read(spec))[0].stated_mib == 8000
 
 
 def test_an_admitted_pod_reads_as_what_it_asked() -> None:
     admitted = a_spec(gpu_mem="12k", gpu_slot="1", requests={MEM: "12k", SLOT: "1"})
 
     assert slices(read(admitted, fraction="0.5", granted="...", assignment="{}")) == (
-        SliceRequest(container="train", share=Fraction(1, 2), limit_mib=Mib(12_000), limit_slots=1),
+        SliceRequest(
+            container="train", share=Fraction(1, 2), stated_mib=Mib(12_000), stated_slots=1
+        ),
     )
 
 
@@ -196,16 +200,16 @@ def test_a_gang_alone_asks_for_no_card() -> None:
 
 def test_how_much_a_container_may_use_is_said_beside_what_it_is_guaranteed() -> None:
     assert slices(read(fraction="0.25", **{"fraction-limit": "0.5"})) == (
-        SliceRequest(container="train", share=Fraction(1, 4), most_share=Fraction(1, 2)),
+        SliceRequest(container="train", share=Fraction(1, 4), limit_share=Fraction(1, 2)),
     )
     both = (a_spec("a"), a_spec("b"))
     found = slices(read(*both, memory="a=8Gi, b=1Gi", cards="a=2", **{"memory-limit": "a=16Gi"}))
-    assert [(one.mib, one.most_mib, one.cards) for one in found] == [
+    assert [(one.mib, one.limit_mib, one.cards) for one in found] == [
         (8192, 16384, 2),
         (1024, None, 1),
     ]
     (plain,) = slices(read(a_spec(gpu_mem="4096"), **{"memory-limit": "4Gi"}))
-    assert (plain.mib, plain.most_mib) == (4096, 4096)
+    assert (plain.mib, plain.limit_mib) == (4096, 4096)
 
 
 def test_a_need_knows_its_total() -> None:

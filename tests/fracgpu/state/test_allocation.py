@@ -121,8 +121,8 @@ def test_no_assignment_within_the_limits_holds_more_of_a_card(data: st.DataObjec
 def test_what_a_pod_may_borrow_is_beyond_its_peak_and_is_read_again() -> None:
     specs = [ContainerSpec(name="init", kind=ContainerKind.INIT), ContainerSpec(name="a")]
     assignment = {
-        "init": (replace(a_slice("GPU-1", 30), most_mib=Mib(35)),),
-        "a": (replace(a_slice("GPU-1", 20), most_mib=Mib(50)),),
+        "init": (replace(a_slice("GPU-1", 30), own_limit_mib=Mib(35)),),
+        "a": (replace(a_slice("GPU-1", 20), own_limit_mib=Mib(50)),),
     }
 
     (held,) = allocations_by_card(assignment, specs).values()
@@ -132,7 +132,9 @@ def test_what_a_pod_may_borrow_is_beyond_its_peak_and_is_read_again() -> None:
     (alone,) = allocations_by_card({"a": assignment["a"]}, specs).values()
     assert (alone.mib, alone.limit_mib) == (20, 50)
     # As much as it is guaranteed is no more than that, and says nothing.
-    assert "limit" not in write_assignment({"a": (replace(a_slice("c", 20), most_mib=Mib(20)),)})
+    assert "limit" not in write_assignment(
+        {"a": (replace(a_slice("c", 20), own_limit_mib=Mib(20)),)}
+    )
     for limit in (19, MAX_MIB + 1, -1):
         with pytest.raises(WireError, match="a limit of"):
             read_assignment(f'{{"a": [{{"card": "c", "mib": 20, "limit": {limit}}}]}}')

@@ -124,7 +124,7 @@ def test_of_several_cards_the_fullest_says_how_much_fits() -> None:
 
 
 def test_a_size_stays_within_the_pods_limit_which_it_keeps() -> None:
-    may_borrow = {"train": (replace(on(2000)["train"][0], most_mib=Mib(5000)),)}
+    may_borrow = {"train": (replace(on(2000)["train"][0], own_limit_mib=Mib(5000)),)}
     asked: list[bool] = []
 
     def free(_: CardUuid, with_limit: bool) -> Mib:

@@ -173,13 +173,13 @@ class Model(Observer, SideEffects):
                 self.moved_by = ""
                 self.version += 1
             case Action.EVICT if self.there:
-                self.evict(record)
+                self.evicted(record)
             case Action.DEMOTE if self.replacement is not None:
                 self.replacement = replace(self.replacement, demoted=True)
             case _:
                 pass
 
-    def evict(self, record: MoveRecord) -> None:
+    def evicted(self, record: MoveRecord) -> None:
         self.announced(record, MovePhase.EVICTING, MovePhase.ROLLING_BACK)
         surge = self.mode is MoveMode.SURGE and self.owner
         if surge and not (self.replacement is not None and self.replacement.ready):

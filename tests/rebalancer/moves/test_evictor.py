@@ -16,7 +16,7 @@ from kube.errors import (
     error_from_status,
 )
 from kube.kinds import PODS
-from rebalancer.moves.side_effects import Evictor, judge
+from rebalancer.moves.side_effects import SideEffects, judge
 from rebalancer.moves.steps import EvictionOutcome
 from tests.support.moving import (
     NAMESPACE,
@@ -41,18 +41,18 @@ async def is_there(kube: KubeClient) -> bool:
 
 async def test_a_dry_run_is_judged_like_an_eviction_and_does_nothing(kube: KubeClient) -> None:
     move = await a_pod_to_move(kube)
-    evictor = Evictor(kube)
+    effects = SideEffects(kube)
 
-    assert (await evictor.dry_run(move)).outcome is EvictionOutcome.ALLOWED
+    assert (await effects.evict(move, dry_run=True)).outcome is EvictionOutcome.ALLOWED
     assert await is_there(kube)
     await add_budget(kube, allowed=0)
-    assert (await evictor.dry_run(move)).outcome is EvictionOutcome.BLOCKED
+    assert (await effects.evict(move, dry_run=True)).outcome is EvictionOutcome.BLOCKED
 
 
 async def test_an_eviction_takes_the_pod_with_its_own_grace(kube: KubeClient) -> None:
     move = await a_pod_to_move(kube)
 
-    verdict = await Evictor(kube).evict(move)
+    verdict = await SideEffects(kube).evict(move)
 
     assert verdict.outcome is EvictionOutcome.ALLOWED
     pod = await kube.get_object(PODS, "pod-a", namespace=NAMESPACE)
@@ -61,12 +61,12 @@ async def test_an_eviction_takes_the_pod_with_its_own_grace(kube: KubeClient) ->
 
 async def test_a_second_eviction_finds_it_gone(kube: KubeClient) -> None:
     move = await a_pod_to_move(kube)
-    evictor = Evictor(kube)
-    await evictor.evict(move)
+    effects = SideEffects(kube)
+    await effects.evict(move)
 
-    assert (await evictor.evict(move)).outcome is EvictionOutcome.GONE
+    assert (await effects.evict(move)).outcome is EvictionOutcome.GONE
     await end_pod(kube, "pod-a")
-    assert (await evictor.evict(move)).outcome is EvictionOutcome.GONE
+    assert (await effects.evict(move)).outcome is EvictionOutcome.GONE
 
 
 async def test_a_pod_that_took_the_name_is_not_touched(kube: KubeClient) -> None:
@@ -74,7 +74,7 @@ async def test_a_pod_that_took_the_name_is_not_touched(kube: KubeClient) -> None
     await end_pod(kube, "pod-a")
     await add_pod(kube, "pod-a")
 
-    verdict = await Evictor(kube).evict(move)
+    verdict = await SideEffects(kube).evict(move)
 
     assert verdict.outcome is EvictionOutcome.OTHER_POD
     assert move.pod_uid in verdict.detail
@@ -97,7 +97,7 @@ async def test_a_pending_pod_bypasses_budgets_and_is_therefore_refused(kube: Kub
     pending = {"status": {"phase": "Pending"}}
     await kube.patch(PODS, "pod-a", pending, namespace=NAMESPACE, subresource="status")
 
-    verdict = await Evictor(kube).evict(move)
+    verdict = await SideEffects(kube).evict(move)
 
     assert (verdict.outcome, verdict.detail) == (EvictionOutcome.REFUSED, "it is Pending")
     assert await is_there(kube)

@@ -16,7 +16,7 @@ from kube.client import KubeClient, Transport
 from kube.errors import Conflict, Forbidden, Unavailable
 from kube.kinds import NODES, PODS
 from rebalancer.moves.record import MoveRecord
-from rebalancer.moves.side_effects import Evictor
+from rebalancer.moves.side_effects import SideEffects
 from rebalancer.moves.steps import EvictionResult
 from tests.fakes.clock import VirtualClock
 from tests.support.moving import (
@@ -150,35 +150,25 @@ async def test_no_eviction_before_the_cordon_is_visible(rig: Rig, kube: KubeClie
     assert rig.record().phase is MovePhase.EVICTED
 
 
-async def test_a_budget_that_allows_nothing_ends_the_plan_undisturbed(
-    kube: KubeClient, clock: VirtualClock
-) -> None:
-    await make_cluster(kube, annotations=EVICT)
-    async with a_rig(kube, clock=clock) as rig:
-        await rig.tick_until_planned()
-        await add_budget(kube, allowed=0)
-        await rig.tick()
-
-        assert rig.record().phase is MovePhase.ABORTED
-        assert rig.record().ending is Ending.OUTDATED
-        assert HoldReason.BUDGET.value in rig.record().detail
-        assert not rig.record().disturbed
-        assert not await terminating(kube)
-        assert rig.figure("evictions_total", code="blocked") == 0
-    assert (await events(kube))[-1] == "MoveAborted"
-
-
-async def test_two_budgets_over_one_pod_end_the_plan_undisturbed(
-    rig: Rig, kube: KubeClient
+@pytest.mark.parametrize(
+    ("budgets", "why"),
+    [({"web": 0}, HoldReason.BUDGET), ({"web": 1, "another": 1}, HoldReason.SEVERAL_BUDGETS)],
+)
+async def test_a_budget_that_allows_nothing_or_two_of_them_end_the_plan_undisturbed(
+    rig: Rig, kube: KubeClient, budgets: Mapping[str, int], why: HoldReason
 ) -> None:
     await rig.tick_until_planned()
-    await add_budget(kube, allowed=1)
-    await add_budget(kube, allowed=1, name="another")
+    for name, allowed in budgets.items():
+        await add_budget(kube, allowed=allowed, name=name)
     await rig.tick()
 
+    assert rig.record().phase is MovePhase.ABORTED
     assert rig.record().ending is Ending.OUTDATED
-    assert HoldReason.SEVERAL_BUDGETS.value in rig.record().detail
+    assert why.value in rig.record().detail
+    assert not rig.record().disturbed
     assert not await terminating(kube)
+    assert rig.figure("evictions_total", code="blocked") == 0
+    assert (await events(kube))[-1] == "MoveAborted"
 
 
 async def test_a_plan_that_is_not_right_any_more_is_dropped(rig: Rig, kube: KubeClient) -> None:
@@ -301,18 +291,6 @@ async def test_a_stateful_pod_that_came_back_under_its_name_is_the_replacement(
     assert rig.figure("evictions_total", code="allowed") == 1
 
 
-async def test_a_crash_after_the_plan_is_resumed(kube: KubeClient, clock: VirtualClock) -> None:
-    await make_cluster(kube, annotations=EVICT)
-    async with a_rig(kube, clock=clock) as rig:
-        await rig.tick_until_planned()
-
-    async with a_rig(kube, clock=clock) as second:
-        await second.tick()
-
-        assert second.record().phase is MovePhase.EVICTED
-        assert await terminating(kube)
-
-
 async def test_a_crash_between_recorded_and_evicted_evicts_once(
     kube: KubeClient, clock: VirtualClock
 ) -> None:
@@ -340,12 +318,14 @@ async def test_what_may_happen_is_on_record_before_it_can_happen(
     class DeadError(Exception):
         pass
 
-    class Dying(Evictor):
-        async def evict(self, move: Move) -> EvictionResult:
+    class Dying(SideEffects):
+        async def evict(self, move: Move, *, dry_run: bool = False) -> EvictionResult:
+            if dry_run:
+                return await super().evict(move, dry_run=True)
             raise DeadError
 
     await make_cluster(kube, annotations=EVICT)
-    async with a_rig(kube, clock=clock, evictor=Dying) as rig:
+    async with a_rig(kube, clock=clock, effects=Dying) as rig:
         await rig.tick_until_planned()
         with pytest.raises(DeadError):
             await rig.tick()
@@ -404,19 +384,6 @@ async def test_a_pod_that_cannot_be_changed_keeps_its_target_as_long_again_as_it
         assert rig.record().ending is Ending.PAUSED
 
 
-async def test_switching_off_stops_an_eviction_that_has_not_happened(
-    rig: Rig, kube: KubeClient, clock: VirtualClock
-) -> None:
-    planned = await rig.tick_until_planned()
-    await rig.store.put(begin(planned, clock))
-    rig.config.value = replace(rig.config.value, mode=Mode.OFF)
-
-    await rig.tick()
-
-    assert rig.record().ending is Ending.PAUSED
-    assert not await terminating(kube)
-
-
 async def test_a_crash_between_evicted_and_recorded_evicts_nobody_else(
     kube: KubeClient, clock: VirtualClock
 ) -> None:
@@ -424,7 +391,7 @@ async def test_a_crash_between_evicted_and_recorded_evicts_nobody_else(
     async with a_rig(kube, clock=clock) as rig:
         planned = await rig.tick_until_planned()
         begun = await rig.store.put(begin(planned, clock))
-        await rig.evictor.evict(begun.move)  # and here the process dies
+        await rig.effects.evict(begun.move)  # and here the process dies
         await end_pod(kube, "pod-a")
         await add_pod(kube, "pod-a", card=COOL_CARD, node="n2", move=begun.id)
 

@@ -59,7 +59,6 @@ def test_a_move_that_is_only_shown_keeps_no_card() -> None:
         making_room(),
         a_disruption_state(),
         policy=ACTIVE,
-        config_hash="abc",
         now=NOON,
         holds=False,
     )
@@ -72,7 +71,7 @@ def test_it_begins_without_a_cordon_since_the_move_itself_keeps_the_cards() -> N
     policy = replace(ACTIVE, make_room=MakeRoom.ACTIVE)
     state = a_cluster({"n1": {"a0": 4000}, "n2": {"b0": 8000}}, a_waiting_pod())
     (move,) = plan_moves(state, policy=policy, now=NOON).moves
-    spec = spec_of(move, state, policy=policy, config_hash="abc", now=NOON)
+    spec = spec_of(move, state, policy=policy, now=NOON)
     record = new_record(spec, now=NOON)
     shown = replace(state, past=(record.past(),))
     nodes = {name: info.node for name, info in state.snapshot.nodes.items()}

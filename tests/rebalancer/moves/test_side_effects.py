@@ -9,7 +9,7 @@ from kube.client import KubeClient
 from kube.errors import Conflict, KubeError, error_from_status
 from kube.kinds import PODS
 from rebalancer.moves.record import MoveRecord
-from rebalancer.moves.side_effects import Evictor, SideEffects, judge_write
+from rebalancer.moves.side_effects import SideEffects, judge_write
 from rebalancer.moves.steps import (
     DELETION_COST,
     Action,
@@ -36,7 +36,7 @@ class World:
     def __init__(self, kube: KubeClient, record: MoveRecord) -> None:
         self.kube, self.record = kube, record
         self.may_write = True
-        self.effects = SideEffects(kube.guarded(self._guard), Evictor(kube.guarded(self._guard)))
+        self.effects = SideEffects(kube.guarded(self._guard))
 
     def _guard(self) -> None:
         if not self.may_write:

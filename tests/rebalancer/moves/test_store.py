@@ -1,5 +1,6 @@
 """The store of Moves: written through, each locked, and never half parsed."""
 
+from collections.abc import Mapping
 from datetime import timedelta
 
 import msgspec
@@ -247,7 +248,7 @@ MOVE = a_move(pod_uid="pod-a", name="pod-a", owner_uid="owner-1")
 
 
 def test_a_spec_says_who_moves_from_where_to_where_and_why() -> None:
-    spec = spec_of(MOVE, a_disruption_state(pods=[POD]), policy=ACTIVE, config_hash="abc", now=NOON)
+    spec = spec_of(MOVE, a_disruption_state(pods=[POD]), policy=ACTIVE, now=NOON)
 
     assert (spec.pod.namespace, spec.pod.name, spec.pod.uid) == ("ml", "pod-a", "pod-a")
     assert (spec.owner.api_version, spec.owner.kind) == ("apps/v1", "ReplicaSet")
@@ -256,22 +257,22 @@ def test_a_spec_says_who_moves_from_where_to_where_and_why() -> None:
     assert (spec.target.card, spec.target.display) == (COOL_CARD, "n2/0")
     assert spec.request == RequestedShare(mib=4000, cores=0, slots=1)
     assert spec.reason.message == "card n1/0 is busy 90% of the time; card n2/0 has room"
-    assert spec.config_hash == "abc"
+    assert spec.config_hash == ACTIVE.digest
 
 
 @pytest.mark.parametrize("mode", MoveMode)
 def test_the_decision_can_be_read_back_from_the_spec(mode: MoveMode) -> None:
     move = a_move(mode=mode, plan="p", method="make-room", cores=30, limit_mib=Mib(9000))
 
-    spec = spec_of(move, a_disruption_state(), policy=ACTIVE, config_hash="", now=NOON)
+    spec = spec_of(move, a_disruption_state(), policy=ACTIVE, now=NOON)
 
     assert move_of(spec) == move
 
 
 def test_the_reservation_outlives_every_step_before_the_replacement_is_bound() -> None:
     state = a_disruption_state()
-    spec = spec_of(MOVE, state, policy=ACTIVE, config_hash="", now=NOON)
-    shown = spec_of(MOVE, state, policy=ACTIVE, config_hash="", now=NOON, holds=False)
+    spec = spec_of(MOVE, state, policy=ACTIVE, now=NOON)
+    shown = spec_of(MOVE, state, policy=ACTIVE, now=NOON, holds=False)
 
     assert spec.reserved_until == NOON + timedelta(seconds=120 + 0 + 600)
     assert spec.source_denied_until == NOON + timedelta(seconds=ACTIVE.return_cooldown_s)
@@ -296,6 +297,41 @@ def test_records_survive_json(
 
     assert MoveRecord(object=decode_move(msgspec.json.encode(body))) == record
     assert body["status"]["phase"] == phase.value
+
+
+def edited(**status: object) -> MoveRecord:
+    """Return a record as it is read after people have changed its status."""
+    body = object_of(a_record(MovePhase.ABORTED, result=Ending.POD_GONE.value))
+    body["status"] |= status
+    return MoveRecord(object=decode_move(msgspec.json.encode(body)))
+
+
+def test_an_end_that_this_version_does_not_know_counts_as_a_failure() -> None:
+    past = edited(
+        result="of-a-later-version", transitions=[{"phase": "Evicting", "at": NOON.isoformat()}]
+    ).past()
+
+    assert past.failed
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        {"phaseSince": "2026-01-01T12:00:00"},
+        {"phaseSince": None, "transitions": [{"phase": "Aborted", "at": "2026-01-01T12:00:00"}]},
+        {"retryAt": "2026-01-01T12:00:00", "heldUntil": "2026-01-01T12:00:00"},
+        {"phaseSince": "0001-01-01T00:00:00+14:00"},
+        {"phaseSince": "9999-12-31T23:59:59-14:00"},
+    ],
+)
+def test_a_time_that_people_wrote_can_be_compared(status: Mapping[str, object]) -> None:
+    moves = [edited(**status), a_record(MovePhase.ABORTED, phase_since=NOON)]
+
+    outlived(moves, now=NOON)
+    for move in moves:
+        move.age(now=NOON)
+        assert move.retry_at is None or move.retry_at < NOON
+    assert len(sorted(move.planned_at for move in moves)) == len(moves)
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"metadata": {"name": "x"}, "spec": {}}'])

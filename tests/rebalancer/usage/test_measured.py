@@ -16,7 +16,7 @@ from rebalancer.usage.measured import Measured, MeasuredUsage
 from rebalancer.usage.prometheus import Prometheus, QueryError, QueryFailed, Sample
 from simulator.envtest.prometheus import RealPrometheus
 from tests.fakes.exporter import Exporter
-from tests.support.backfill import Past, steady, write_blocks
+from tests.support.backfill import Past, steady, wavering, write_blocks
 from tests.support.waiting import until
 
 POLICY: Final = RebalancerPolicy()
@@ -26,6 +26,9 @@ POD = "fracgpu_pod_sm_util"
 OVERUSE = "fracgpu_pod_gpu_memory_overused_mib"
 TARGET = {"job": "fracgpu", "instance": "10.0.0.1:9400"}
 FROZEN = {"job": "fracgpu", "instance": "10.0.0.2:9400"}
+STEADY = {"job": "fracgpu", "instance": "10.0.0.4:9400"}
+CACHED = {"job": "cached", "instance": "10.0.0.4:9400"}
+SILENT = {"job": "dcgm", "instance": "10.0.0.5:9400"}
 
 
 def card(
@@ -55,6 +58,25 @@ def stopped_lately(uuid: str) -> list[Past]:
     points = {ago: until_then[ago] if ago > 60 else 42.0 for ago in until_then}
     return [
         Past(name=BUSY, labels=labels, points=points),
+        Past(name=FREE, labels=labels, points=steady(16000)),
+    ]
+
+
+def alone(uuid: str, value: float, target: Mapping[str, str]) -> list[Past]:
+    """Return the series of a card whose readings are the same for an hour, power included."""
+    labels = {"UUID": uuid, "pod": "", **target}
+    return [
+        Past(name=BUSY, labels=labels, points=steady(value)),
+        Past(name=POWER, labels=labels, points=steady(50)),
+        Past(name=FREE, labels=labels, points=steady(16000)),
+    ]
+
+
+def steady_lately(uuid: str, target: Mapping[str, str]) -> list[Past]:
+    """Return the series of a card that has no power meter, and was as busy as now for a minute."""
+    labels = {"UUID": uuid, "pod": "", **target}
+    return [
+        Past(name=BUSY, labels=labels, points={**wavering(97), **steady(97, since_s=60)}),
         Past(name=FREE, labels=labels, points=steady(16000)),
     ]
 
@@ -97,6 +119,13 @@ def an_hour(end_s: float) -> list[Past]:
         *card("GPU-saturated", steady(100), watts={}),
         *card("GPU-idle", steady(0), watts=steady(50)),
         *stopped_lately("GPU-repeats"),
+        # idle ones, of an exporter that does not say when it read them, and of one that is frozen
+        *alone("GPU-idle-silent", 0, SILENT),
+        *alone("GPU-idle-frozen", 0, FROZEN),
+        # read anew, and the same for some scrapes; a proxy serves the second one's old readings too
+        *steady_lately("GPU-busy-steady", STEADY),
+        *steady_lately("GPU-busy-cached", CACHED),
+        *steady_lately("GPU-busy-cached", STEADY),
         # busy, with little work
         *card("GPU-resident", steady(95), free=True, **{ACTIVE: steady(20)}),
         *card("GPU-stuck", steady(95), free=True, **{ACTIVE: steady(0)}),
@@ -114,6 +143,7 @@ def an_hour(end_s: float) -> list[Past]:
         Past(name=FREE, labels={"UUID": "GPU-frozen", **FROZEN}, points=steady(16000)),
         Past(name="fracgpu_collect_timestamp_seconds", labels=FROZEN, points=steady(1e9)),
         Past(name="fracgpu_collect_timestamp_seconds", labels=TARGET, points=fresh),
+        Past(name="fracgpu_collect_timestamp_seconds", labels=STEADY, points=fresh),
         # pods on the hot card
         Past(name=POD, labels={**ours, "pod": "a", "pod_uid": "uid-a"}, points=steady(50)),
         Past(
@@ -142,6 +172,7 @@ ALL: Final = tuple(
         *("hot", "cool", "spiky", "heating", "gone", "late", "young", "gappy", "nan", "wild"),
         *("no-memory", "relabelled", "frozen", "never-seen"),
         *("flat", "flat-watts", "saturated-flat", "saturated", "idle", "repeats"),
+        *("idle-silent", "idle-frozen", "busy-steady", "busy-cached"),
         *("resident", "stuck", "was-known"),
     )
 )
@@ -185,6 +216,11 @@ async def test_an_hour_of_a_real_prometheus_is_judged_card_by_card(measured: Mea
         "saturated": ReadingQuality.OK,
         "idle": ReadingQuality.OK,
         "repeats": ReadingQuality.OK,
+        # An idle card may read the same for hours; whether its exporter is frozen is another thing.
+        "idle-silent": ReadingQuality.OK,
+        "idle-frozen": ReadingQuality.STALE,
+        "busy-steady": ReadingQuality.OK,
+        "busy-cached": ReadingQuality.OK,
         "resident": ReadingQuality.OK,
         "stuck": ReadingQuality.OK,
         "was-known": ReadingQuality.OK,
@@ -225,7 +261,9 @@ def _check_readings(measured: Measured) -> None:
     # At 0 under load the metric is stuck; and one that ended says nothing of now.
     assert active == {"resident": pytest.approx(0.2)}
     repeating = {uuid for uuid, reading in readings.items() if reading and reading.repeating}
-    assert repeating == {"GPU-repeats"}
+    assert repeating == {"GPU-repeats", "GPU-busy-cached"}
+    unchanged = {uuid for uuid, reading in readings.items() if reading and reading.unchanged}
+    assert unchanged == repeating | {"GPU-idle-silent"}
 
     assert set(hot.pods) == {"uid-a", "uid-b"}
     assert hot.pods["uid-a"] == pytest.approx(0.5)

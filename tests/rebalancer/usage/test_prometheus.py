@@ -59,6 +59,12 @@ async def test_a_vector_and_a_scalar_are_samples() -> None:
         (answering('{"data": {"result": 7}}'), QueryError.GARBLED),
         (answering('{"data": {"result": [{"metric": {}}]}}'), QueryError.GARBLED),
         (answering(vector(({}, "many"))), QueryError.GARBLED),
+        (
+            answering('{"data": {"result": [{"metric": "up", "value": [1, "1"]}]}}'),
+            QueryError.GARBLED,
+        ),
+        (answering(f'{{"data": {{"result": [1, {10**400}]}}}}'), QueryError.GARBLED),
+        (answering(9_000 * "["), QueryError.GARBLED),
         (answering("[" + " " * 20_000 + "]"), QueryError.TOO_LARGE),
         (hanging_up, QueryError.UNREACHABLE),
     ],

@@ -288,6 +288,25 @@ async def _half(site: Site) -> bool:
     return known == 0.5 and len(await site.blind()) == 1
 
 
+@pytest.mark.parametrize("says_when", [True, False])
+async def test_an_idle_node_whose_readings_are_the_same_for_hours_is_a_target(
+    api: ApiServer, kube: KubeClient, tmp_path: Path, *, says_when: bool
+) -> None:
+    async with a_site(api, kube, tmp_path, exporters=2, fault=FAULTS["503"][0]) as site:
+        _, cool = site.exporters
+        del site.load.cards[COOL_CARD]
+        idle = Load({COOL_CARD: 0})
+
+        def page() -> str:
+            steady = re.sub(r"(power_watts.*) \S+", r"\1 62", idle.page())
+            return steady if says_when else _foreign(steady)
+
+        cool.text = page
+        power = f'fracgpu_card_power_watts{{UUID="{COOL_CARD}"}}[{STALE_S}s]'
+        await site.lift_fault(once=f"changes({power}) == 0 and count_over_time({power}) > 3")
+        await site.moves_a_pod()
+
+
 async def test_an_exporter_that_serves_an_old_reading_as_new_is_not_believed(
     api: ApiServer, kube: KubeClient, tmp_path: Path
 ) -> None:

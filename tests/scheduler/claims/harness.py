@@ -32,6 +32,7 @@ from kube.kinds import RESOURCE_CLAIMS, Kind
 from kube.objects import ObjectKey
 from scheduler.claims.cache import ClaimCache, ObservedPod, decode_observed_pod
 from scheduler.claims.controller import ClaimController
+from scheduler.claims.gangs import ClaimGangs
 from scheduler.claims.planner import ClaimPlanner
 from scheduler.claims.preemption import Preemptions
 from scheduler.claims.quota import ClaimQuota
@@ -258,7 +259,7 @@ class ClaimsApi:
 class ClaimsHarness:
     """One replica of the controller."""
 
-    def __init__(self, api: ClaimsApi) -> None:
+    def __init__(self, api: ClaimsApi, *, limit_s: float = 0.2) -> None:
         self.api = api
         self.clock = VirtualClock()
         self.leads = True
@@ -283,20 +284,32 @@ class ClaimsHarness:
             self.finder,
             clock=self.clock,
             leads=lambda: self.leads,
-            limit_s=0.2,
+            limit_s=limit_s,
             on_evicted=lambda victim, one: self.controller.preempted(victim, one),  # noqa: PLW0108
+        )
+        planner = ClaimPlanner(self.core, self.cache.nodes)
+        quota = ClaimQuota(self.cache, self._quotas)
+        self.gangs = ClaimGangs(
+            self.core,
+            self.cache,
+            planner,
+            self.preemptions,
+            quota,
+            clock=self.clock,
+            on_due=self._note,
         )
         self.controller = ClaimController(
             api,
             self.cache,
-            ClaimPlanner(self.core, self.cache.nodes),
+            planner,
             self.preemptions,
-            ClaimQuota(self.cache, lambda: api.quotas),
+            quota,
+            self.gangs,
             find=self._find,
             leads=lambda: self.leads,
             recorder=self.recorder,
             clock=self.clock,
-            limit_s=0.2,
+            limit_s=limit_s,
             on_outcome=self._count,
         )
         for node, cards in api.cards.items():
@@ -313,6 +326,9 @@ class ClaimsHarness:
 
     def _count(self, outcome: ClaimOutcome) -> None:
         self.outcomes[outcome] += 1
+
+    def _quotas(self, namespace: str) -> list[ResourceQuota]:
+        return [quota for quota in self.api.quotas if quota.namespace == namespace]
 
     def _find(self, namespace: str, name: str) -> ObservedPod | None:
         pod = self.api.pods.get(name)

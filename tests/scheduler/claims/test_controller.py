@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from datetime import timedelta
 from typing import Any
 
@@ -241,10 +241,103 @@ async def test_a_claim_of_somebody_else_is_reported_and_left_alone() -> None:
     assert api.claims[claim_name("p")]["metadata"]["uid"] == "thief"
 
 
+async def test_all_of_many_pods_are_told_why_they_wait_before_any_claim_is_written() -> None:
+    api = an_api()
+    harness = ClaimsHarness(api, limit_s=60)
+    answered = asyncio.Event()
+
+    async def late(call: Callable[[], Awaitable[Json]]) -> Json:
+        await answered.wait()
+        return await call()
+
+    api.faults = [late] * 50
+    async with harness.running():
+        for number in range(50):
+            api.put_pod(a_pod(f"p{number}", 40_000))
+        for _ in range(5):  # turns of the event loop, one for each pod
+            await harness.clock.advance(0.0)
+
+        assert {reason for _, reason, _ in harness.recorder.events} == {"WaitingForCard"}
+        assert len({pod for pod, _, _ in harness.recorder.events}) == 50
+        assert api.claims == {}
+        assert len(api.writes) == 32  # at once, and no more
+
+        answered.set()
+        while len(api.claims) < 50:
+            await harness.clock.advance(0.1)
+    assert len(harness.recorder.events) == 50
+
+
+async def test_the_page_says_why_a_pod_has_no_claim_or_an_open_one_and_then_what_it_lists() -> None:
+    api = an_api(nodes=1)
+    harness = ClaimsHarness(api)
+    api.put_pod(a_pod("p", 7_000))
+    pod = harness.cache.pods["uid-p"].info
+    name = claim_name("p")
+    harness.see_node("n1", api.cards["n1"], unschedulable=True)
+    assert harness.controller.status_of(pod) == (
+        f"claim {name} is not made yet; the leading scheduler makes it"
+    )
+
+    await harness.settle()
+    assert harness.controller.status_of(pod).startswith("waiting for a card: no node that the pod")
+
+    api.remove_claim(name)
+    harness.see_node("n1", api.cards["n1"])
+    await harness.clock.advance(1.0)
+    await harness.look()
+    assert harness.controller.status_of(pod) == (
+        f"claim {name} lists 1 card, of which kube-scheduler has taken none yet"
+    )
+
+
+async def test_a_claim_that_cannot_be_written_is_told_although_the_pod_waits_as_well() -> None:
+    api = an_api()
+    harness = ClaimsHarness(api)
+    api.faults = [unanswered] * 9
+
+    async with harness.running():
+        api.put_pod(a_pod("p", 40_000))
+        await harness.clock.advance(30.0)
+
+    assert [reason for _, reason, _ in harness.recorder.events] == ["WaitingForCard", "NoClaim"]
+
+
+async def test_a_new_pod_is_looked_at_before_those_that_wait_with_a_claim() -> None:
+    api = an_api(nodes=1)
+    harness = ClaimsHarness(api)
+    old = {"creationTimestamp": "2026-01-05T11:00:00Z"}
+    names = [f"old{number}" for number in range(5)]
+    pods = [*(a_pod(name, 40_000) for name in names), a_pod("new", 40_000)]
+    for pod in pods[:-1]:
+        pod["metadata"] |= old
+    pods[-1]["metadata"]["creationTimestamp"] = "2026-01-05T12:00:00Z"
+    looked: list[str] = []
+    async with harness.running():
+        for pod in pods[:-1]:
+            api.put_pod(pod)
+        await harness.clock.advance(0.1)
+        harness.controller.handle = _noted(looked)  # type: ignore[method-assign, assignment]
+        for name in names:
+            harness.controller.note(f"uid-{name}")
+        api.put_pod(pods[-1])
+        await harness.clock.advance(0.1)
+
+    assert looked[0] == "uid-new"
+    assert set(looked[1:]) == {f"uid-{name}" for name in names}
+
+
+def _noted(looked: list[str]) -> Callable[[str], Coroutine[Any, Any, None]]:
+    async def handle(uid: str) -> None:
+        looked.append(uid)
+
+    return handle
+
+
 @pytest.mark.parametrize(
     ("pod", "why"),
     [
-        (a_pod("p", annotations={"fracgpu.io/gang": "g/2"}), "gangs are not placed"),
+        (a_pod("p", schedulingGroup={"podGroupName": "g"}), "PodGroups are not placed"),
         (a_pod("p", annotations={"fracgpu.io/placement": "tight"}), "fracgpu.io/placement"),
         (a_pod("p", 1, cards=33), "want at most 32, as many devices as a ResourceClaim can have"),
     ],

@@ -246,14 +246,16 @@ async def test_cards_that_kube_scheduler_does_not_take_are_not_kept_for_ever() -
     assert is_bound(api.pods["next"])
 
 
-async def _refuse_all_nodes(api: ClaimsApi, harness: ClaimsHarness) -> dict[str, set[str]]:
+async def _refuse_all_nodes(
+    api: ClaimsApi, harness: ClaimsHarness, *, rounds: int = 60
+) -> dict[str, set[str]]:
     """Let kube-scheduler refuse pod high on all nodes, for what we do not know, for 10 minutes.
 
     Returns:
         The nodes that its claims listed, by the UID of the claim.
     """
     listed: dict[str, set[str]] = {}
-    for _ in range(60):
+    for _ in range(rounds):
         claim = claim_of(api, "high")
         listed[claim.uid] = harness.cache.nodes_of(claim)
         await harness.look()
@@ -276,6 +278,60 @@ async def test_for_a_pod_that_fits_nowhere_others_leave_one_node_at_most() -> No
     why = harness.waiting.by_uid["uid-high"].unschedulable_why
     (left,) = api.cards.keys() - {pod["spec"].get("nodeName") for pod in api.pods.values()}
     assert f"nobody else is preempted: the cards freed on {left} were not taken" in why
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 3, 5, 8, 13])
+async def test_nor_do_they_if_another_leads_meanwhile(rounds: int) -> None:
+    api, harness = await a_full_cluster(6)
+    api.put_pod(a_pod("high", priority=HIGH))
+    await harness.settle()
+    await harness.look()
+    assert len(evicted(api)) == 1
+    api.end_leaving()
+    await harness.settle()
+
+    await _refuse_all_nodes(api, harness, rounds=rounds)
+    harness.end()
+    after = ClaimsHarness(api)
+    after.preemptions.adopt()
+    await _refuse_all_nodes(api, after)
+
+    assert len(evicted(api)) == 1
+    assert claim_of(api, "high").open
+
+
+async def test_whoever_leads_next_evicts_for_a_claim_for_which_nobody_had_to_leave_yet() -> None:
+    api, harness = await a_full_cluster(2)
+    api.put_pod(a_pod("high", priority=HIGH))
+    api.faults = [fine, killed_before]
+    with pytest.raises(Killed):
+        await harness.settle()
+    assert claim_of(api, "high").freed_on
+    harness.end()
+
+    after = ClaimsHarness(api)
+    after.preemptions.adopt()
+    await _refuse_all_nodes(api, after)
+
+    assert len(evicted(api)) == 1
+
+
+async def test_whoever_leads_next_keeps_what_is_free_already_for_whom_it_was_freed() -> None:
+    api, harness = await a_full_cluster(1)
+    api.put_pod(a_pod("high", priority=HIGH))
+    await harness.settle()
+    await harness.look()
+    harness.end()
+    api.end_leaving()
+    api.put_pod(a_pod("next", priority=LOW))
+
+    after = ClaimsHarness(api)
+    after.preemptions.adopt()
+    await after.look()
+    api.schedule(lowest_first=True)
+
+    assert is_bound(api.pods["high"])
+    assert not is_bound(api.pods["next"])
 
 
 async def test_it_does_not_matter_how_many_nodes_are_free_that_it_is_refused_as_well() -> None:
@@ -510,9 +566,10 @@ async def _do(step: str, api: ClaimsApi, harness: ClaimsHarness) -> None:
     match step:
         case "look":
             await harness.look()
-        case "wait":  # kube-scheduler does not
+        case "wait":  # kube-scheduler does not: it tries the lists that replaced others meanwhile
             await _do("schedule contrary", api, harness)
             await harness.settle()
+            await _do("schedule contrary", api, harness)
             await harness.clock.advance(31.0)
         case "end":
             api.end_leaving()

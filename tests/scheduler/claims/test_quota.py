@@ -9,6 +9,9 @@ from hypothesis import strategies as st
 
 from fracgpu.device_claims.quota import claimed_mib, quota_problem
 from fracgpu.k8s.workloads.quota import ResourceQuota, read_quota
+from kube.informer import Change, ChangeType
+from kube.objects import ObjectKey
+from scheduler.claims.quota import Quotas
 from scheduler.metrics import ClaimOutcome
 from tests.scheduler.claims.harness import (
     ClaimsApi,
@@ -55,6 +58,8 @@ async def test_a_pod_beyond_the_quota_gets_no_claim_and_is_told_the_numbers() ->
         f"limited: {MEMORY}=10000"
     )
     assert harness.recorder.events == [("Pod/b", "ExceededQuota", f"no claim is made: {why}")]
+    waits = harness.cache.pods["uid-b"].info
+    assert harness.controller.status_of(waits) == f"no claim is made: {why}"
     assert harness.outcomes == {ClaimOutcome.LISTED: 1, ClaimOutcome.WITHHELD: 1}
     claims = [decoded(claim) for claim in api.claims.values()]
     assert quota_problem(harness.cache.pods["uid-b"].info, api.quotas, claims) == why
@@ -165,7 +170,7 @@ async def test_the_quota_is_never_exceeded(steps: list[tuple[int, int] | str]) -
         else:
             _happens(step, api)
         assert total_mib(api) <= 7_000
-        assert harness.cache.claimed_mib["default"] == total_mib(api)
+        assert harness.cache.memory.by_namespace["default"] >= total_mib(api)
     for _ in range(3):
         await _run(harness)
         assert total_mib(api) <= 7_000
@@ -174,6 +179,45 @@ async def test_the_quota_is_never_exceeded(steps: list[tuple[int, int] | str]) -
     for pod in harness.cache.pods.values():
         if harness.cache.claim_of(pod) is None:
             assert quota_problem(pod.info, api.quotas, claims)
+    _all_end(api)
+    assert harness.cache.memory.by_namespace["default"] == 0
+
+
+def _all_end(api: ClaimsApi) -> None:
+    for name in list(api.pods):
+        api.remove_pod(name)
+    for name in list(api.claims):
+        api.remove_claim(name)
+
+
+def _change(
+    quota: ResourceQuota, *, change: ChangeType = ChangeType.MODIFIED
+) -> Change[ResourceQuota]:
+    key = ObjectKey(quota.namespace, quota.name)
+    return Change(type=change, key=key, uid="q", resource_version="", object=quota)
+
+
+def test_only_what_changes_the_mib_that_are_left_is_told() -> None:
+    told: list[str] = []
+    quotas = Quotas(told.append)
+    of_pods = read_quota(
+        b'{"metadata":{"namespace":"a","name":"pods"},"spec":{"hard":{"pods":"4"}}}'
+    )
+    other = a_quota("1", namespace="b")
+
+    quotas.changed(_change(of_pods))
+    assert (told, [*quotas.of("a")]) == ([], [])
+    quotas.changed(_change(a_quota("10", namespace="a")))
+    quotas.changed(_change(other))
+    assert told == ["a", "b"]
+    quotas.changed(_change(a_quota("10", namespace="a")))  # as when pods are counted
+    assert told == ["a", "b"]
+    quotas.changed(_change(a_quota("10", namespace="a", used="4")))
+    assert told == ["a", "b", "a"]
+    assert [*quotas.of("b")] == [other]
+    quotas.changed(_change(a_quota("10", namespace="a"), change=ChangeType.DELETED))
+    assert told == ["a", "b", "a", "a"]
+    assert [*quotas.of("a")] == []
 
 
 def _happens(what: str, api: ClaimsApi) -> None:

@@ -92,6 +92,16 @@ async def test_the_answer_to_kube_scheduler_stands_beside_the_pod() -> None:
     assert (answer["nodes"], answer["reason"]) == (1, "too little free memory")
 
 
+async def test_where_we_make_claims_it_stands_beside_the_pod_how_far_its_claim_has_come() -> None:
+    cluster = PageCluster()
+    cluster.board.claim_status = lambda pod: f"no claim is made for {pod.record.name}: quota"
+    cluster.pod("p")
+
+    await cluster.board.refresh()
+
+    assert cluster.document("waiting/default/p")["claim"] == "no claim is made for p: quota"
+
+
 async def test_of_very_many_waiting_pods_those_that_wait_longest_are_shown() -> None:
     cluster = PageCluster()
     for number in range(205):

@@ -189,7 +189,7 @@ def test_a_text_of_any_length_is_cut() -> None:
 async def test_a_slice_shows_how_much_its_pod_may_use() -> None:
     cluster = PageCluster()
     cluster.node("n")
-    cluster.pod("p", on="n", most_mib=3000)
+    cluster.pod("p", on="n", limit_mib=3000)
 
     await cluster.board.refresh()
 

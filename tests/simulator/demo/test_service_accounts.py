@@ -1,14 +1,13 @@
 """The demo's roles use the service accounts, and so the RBAC, of deploy/."""
 
 import json
-from pathlib import Path
 
 import pytest
 
 from cli.commands.run import ROLES
 from component.wiring import Wiring
 from fracgpu import names
-from simulator.demo.service_accounts import account_of, deployed, user_of, write_kubeconfig
+from simulator.demo.service_accounts import account_of, deployed, user_of
 
 
 @pytest.mark.parametrize("role", ROLES)
@@ -17,17 +16,6 @@ def test_every_role_has_the_account_that_is_deployed(role: str) -> None:
 
     assert account_of(role) in accounts
     assert user_of(role) == f"system:serviceaccount:fracgpu-system:fracgpu-{role}"
-
-
-def test_a_kubeconfig_holds_a_token_and_is_for_its_owner_alone(tmp_path: Path) -> None:
-    path = write_kubeconfig(
-        tmp_path / "k", server="https://127.0.0.1:1", token="t0k3n", ca_file=Path("/ca.crt")
-    )
-
-    content = json.loads(path.read_text())
-    assert path.stat().st_mode & 0o777 == 0o600
-    assert content["users"][0]["user"] == {"token": "t0k3n"}
-    assert content["clusters"][0]["cluster"]["certificate-authority"] == "/ca.crt"
 
 
 def test_with_the_wiring_by_claims_the_component_is_applied_as_kustomize_does() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from deviceplugin.kubelet.device_plugin import SocketError
+from deviceplugin.sockets import SocketError
 from simulator.kubelet.device_manager import ContainerKey, DeviceError, DeviceManager
 from tests.fakes.plugin import RESOURCE, FakePlugin
 from tests.support.node import short_folder

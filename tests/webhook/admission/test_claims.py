@@ -278,15 +278,11 @@ REFUSED: dict[str, tuple[Json, str]] = {
         "resources.claims of container 'thief' is 'fracgpu'; want no such claim: only the FracGPU "
         "webhook writes it; ask for a share with fracgpu.io/fraction or fracgpu.io/memory",
     ),
-    "a gang": (
-        a_pod(fraction="0.5", gang="train/4"),
-        "fracgpu.io/gang is 'train/4'; want no gang: with `wiring: claims` kube-scheduler places "
-        "each pod by itself; leave it out",
-    ),
     "a PodGroup": (
         a_pod(fraction="0.5", spec={"schedulingGroup": {"podGroupName": "g"}}),
         "spec.schedulingGroup is 'g'; want no PodGroup in a pod with a share: with "
-        "`wiring: claims` kube-scheduler places each such pod by itself; leave it out",
+        "`wiring: claims` kube-scheduler places each such pod by itself; leave it out; "
+        "fracgpu.io/gang places pods all at once",
     ),
     "a resize": (
         a_pod(memory="8Gi", resize="9Gi"),
@@ -339,14 +335,17 @@ def test_what_no_claim_can_do_is_refused_in_these_words(pod: Json, message: str)
 @pytest.mark.parametrize(
     "pod",
     [
-        REFUSED["a gang"][0],
         REFUSED["more containers than requests"][0],
         REFUSED["init containers that only fit before the others"][0],
     ],
-    ids=["gang", "containers", "init"],
+    ids=["containers", "init"],
 )
 def test_with_the_device_plugin_the_same_pods_are_granted(pod: Json) -> None:
     assert isinstance(judged(pod), Patched)
+
+
+def test_a_pod_of_a_gang_is_granted() -> None:
+    assert isinstance(asked(a_pod(fraction="0.5", gang="train/4")), Patched)
 
 
 def test_an_init_container_that_fits_nowhere_is_refused_for_that() -> None:
@@ -490,7 +489,7 @@ def test_a_workload_whose_pods_would_be_refused_is_refused_when_it_is_applied() 
     kind = BUILT_IN_WORKLOADS[0]
     body = {
         "metadata": {"name": "w"},
-        "spec": {"template": a_pod(fraction="0.5", gang="train/4")},
+        "spec": {"template": a_pod(memory="8Gi", resize="9Gi")},
     }
     review = read_review(
         json.dumps(a_review(body, kind={"group": kind.group, "kind": kind.kind})).encode()
@@ -501,6 +500,4 @@ def test_a_workload_whose_pods_would_be_refused_is_refused_when_it_is_applied() 
     )
 
     assert isinstance(outcome, Denied)
-    assert outcome.message.startswith(
-        "in spec.template: fracgpu.io/gang is 'train/4'; want no gang"
-    )
+    assert outcome.message.startswith("in spec.template: fracgpu.io/resize is '9Gi'; want no")

@@ -16,6 +16,7 @@ from fracgpu.k8s.node_affinity import read_node_rules
 from fracgpu.request.grant import ClassRule
 from fracgpu.request.grant_note import Seal
 from fracgpu.request.language import parse_request
+from fracgpu.state.pod_info import decode_pod_info
 from fracgpu.units import Mib
 from tests.webhook.builders import (
     A30S,
@@ -815,9 +816,9 @@ def test_every_container_carries_a_whole_number_of_mib_for_each_of_its_cards(pod
     assert request is not None
 
     for before, after in zip(asked.slices, request.slices, strict=True):
-        assert after.limit_slots == before.cards
-        assert after.limit_mib is not None
-        each, rest = divmod(after.limit_mib, before.cards)
+        assert after.stated_slots == before.cards
+        assert after.stated_mib is not None
+        each, rest = divmod(after.stated_mib, before.cards)
         assert rest == 0
         assert before.mib in (None, each)
         if before.share is not None:
@@ -907,3 +908,23 @@ def test_a_grant_of_this_request_stays_and_one_of_an_earlier_one_must_still_be_t
     assert isinstance(exported, Patched)
     assert [edit.path for edit in exported.edits] == ["/metadata/annotations/fracgpu.io~1granted"]
     assert isinstance(outdated, Denied)
+
+
+def test_a_container_that_a_service_mesh_puts_first_takes_no_share() -> None:
+    """Istio and Linkerd hold the others until their proxy has started."""
+    pod = a_pod(a_container(), a_container("web"), fraction="0.5", cores="30")
+    once = stored(pod, judged(pod))
+    meshed = copy.deepcopy(once)
+    meshed["spec"]["containers"].insert(0, a_container("proxy"))
+
+    outcome = judged(meshed)
+
+    assert isinstance(outcome, Patched)
+    again = stored(meshed, outcome)
+    assert again["metadata"] == once["metadata"]
+    assert again["spec"]["containers"][1:] == once["spec"]["containers"]
+    assert again["spec"]["containers"][0]["env"] == [VOID]
+    assert judged(again) == Allowed(dialect=OURS)
+    need = decode_pod_info(json.dumps(again).encode()).need
+    assert need is not None
+    assert [(each.name, each.mib, each.cores) for each in need.containers] == [("train", 40960, 30)]

@@ -139,3 +139,59 @@ def test_what_an_unwatched_note_calls_its_dialect_is_no_label_of_a_metric() -> N
 
     assert isinstance(outcome, Patched)
     assert outcome.dialect == "fracgpu"
+
+
+MISREAD = [
+    ("move-grace", "30s", "whole seconds"),
+    ("move-grace", "-5", "whole seconds"),
+    ("move-grace", "١٢", "whole seconds"),
+    ("move-ready", "True", "true or false"),
+    ("move-requested", "false", "remove the annotation to take it back"),
+    ("move-requested", "", "the time of the request"),
+]
+
+
+@pytest.mark.parametrize(("key", "value", "wanted"), MISREAD)
+def test_what_the_rebalancer_would_misread_is_refused(key: str, value: str, wanted: str) -> None:
+    plain = a_pod(fraction="0.5")
+    once = stored(plain, judged(plain))
+    changed = copy.deepcopy(once)
+    changed["metadata"]["annotations"][f"fracgpu.io/{key}"] = value
+
+    for outcome in (judged(a_pod(fraction="0.5", also={key: value})), judged_change(once, changed)):
+        assert isinstance(outcome, Denied)
+        assert f"fracgpu.io/{key} is" in outcome.message
+        assert wanted in outcome.message
+
+
+def test_a_pod_that_has_had_such_a_value_is_updated_all_the_same() -> None:
+    plain = a_pod(fraction="0.5")
+    once = stored(plain, judged(plain))
+    once["metadata"]["annotations"]["fracgpu.io/move-grace"] = "30s"
+    changed = copy.deepcopy(once)
+    changed["metadata"]["annotations"]["fracgpu.io/rebalance"] = "never"
+
+    assert judged_change(once, changed) == Allowed()
+
+
+def test_a_running_pod_asks_to_be_moved_and_says_how() -> None:
+    plain = a_pod(fraction="0.5")
+    once = stored(plain, judged(plain))
+    changed = copy.deepcopy(once)
+    changed["metadata"]["annotations"] |= {
+        "fracgpu.io/move-grace": "120",
+        "fracgpu.io/move-ready": "true",
+        "fracgpu.io/move-requested": "2026-01-05T12:00:00Z",
+    }
+
+    assert judged_change(once, changed) == Allowed()
+
+
+def test_a_new_pod_does_not_ask_to_be_moved_or_each_replacement_would() -> None:
+    pod = a_pod(fraction="0.5", also={"move-requested": "now"})
+
+    outcome = judged(pod)
+
+    assert isinstance(outcome, Patched)
+    assert "fracgpu.io/move-requested has no effect in a new pod" in "".join(outcome.warnings)
+    assert stored(pod, outcome) == stored(a_pod(fraction="0.5"), judged(a_pod(fraction="0.5")))

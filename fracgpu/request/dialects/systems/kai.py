@@ -92,11 +92,11 @@ def _with_portion(pod: PodForDialects, request: ForeignRequest) -> tuple[Foreign
     text = pod.annotations.get(key)
     if text is None or request.share is None:
         return request, ""
-    most_share = part_of_card(text, field=annotation_field(key), whole=True)
+    limit_share = part_of_card(text, field=annotation_field(key), whole=True)
     asked = pod.annotations[FRACTION]
-    refuse_below(most_share, request.share, key=key, found=text, asked=asked)
-    more = most_share if most_share > request.share else None
-    return replace(request, most_share=more, sources=(*request.sources, key)), key
+    refuse_below(limit_share, request.share, key=key, found=text, asked=asked)
+    more = limit_share if limit_share > request.share else None
+    return replace(request, limit_share=more, sources=(*request.sources, key)), key
 
 
 def _modes(pod: PodForDialects) -> dict[str, str]:
@@ -203,13 +203,13 @@ def _named_request(
     text, limit = pod.annotations[request_key], pod.annotations.get(limit_key, "")
     mib = parse_memory_mib(text, field=annotation_field(request_key))
     ignored: tuple[str, ...] = ()
-    most_mib = None
+    limit_mib = None
     if limit_key:
-        limit_mib = parse_memory_mib(limit, field=annotation_field(limit_key))
-        refuse_below(limit_mib, mib, key=limit_key, found=limit, asked=text)
-        if limit_mib > mib and burst:
-            most_mib = limit_mib
-        elif limit_mib > mib:
+        wanted_mib = parse_memory_mib(limit, field=annotation_field(limit_key))
+        refuse_below(wanted_mib, mib, key=limit_key, found=limit, asked=text)
+        if wanted_mib > mib and burst:
+            limit_mib = wanted_mib
+        elif wanted_mib > mib:
             ignored = not_offered({limit_key: limit}, {limit_key: _NO_BURST})
     sources = [request_key, limit_key] if limit_key not in ("", request_key) else [request_key]
     sources += [DEVICES] if DEVICES in pod.annotations else []
@@ -217,7 +217,7 @@ def _named_request(
         container=container,
         cards=_cards(pod),
         mib=mib,
-        most_mib=most_mib,
+        limit_mib=limit_mib,
         sources=tuple(sources),
     )
     return request, ignored

@@ -137,16 +137,16 @@ def _count(pod: PodForDialects) -> int:
 def _share(pod: PodForDialects, options: Options) -> DialectReading:
     texts = pod.annotations
     mib = parse_memory_mib(texts[MEMORY], field=annotation_field(MEMORY))
-    most_mib = _memory_limit(pod, mib)
-    granted = options.burst and most_mib is not None
-    ignored = {MEMORY_LIMIT: _NO_BURST} if most_mib is not None and not granted else {}
+    limit_mib = _memory_limit(pod, mib)
+    granted = options.burst and limit_mib is not None
+    ignored = {MEMORY_LIMIT: _NO_BURST} if limit_mib is not None and not granted else {}
     bursts = (*not_offered(texts, ignored), *_compute_burst(pod))
     keys_read = (MEMORY, *((MEMORY_LIMIT,) if granted else ()), COMPUTE, COUNT, VENDOR, CONTAINER)
     request = ForeignRequest(
         container=_container(pod),
         cards=_count(pod),
         mib=mib,
-        most_mib=most_mib if granted else None,
+        limit_mib=limit_mib if granted else None,
         cores=_compute(pod, COMPUTE) or 0,
         sources=tuple(key for key in keys_read if key in texts),
     )

@@ -574,6 +574,18 @@ async def test_errors_are_counted_by_code_and_card_and_the_last_one_is_named(
     }
 
 
+async def test_the_error_of_a_card_that_is_lost_with_it_is_its_own_and_others_are_watched_on(
+    standin: Standin,
+) -> None:
+    await standin.list_cards()
+
+    standin.say({"0.error.nvmlDeviceGetUUID": pynvml.NVML_ERROR_GPU_IS_LOST, "events": "0:79 1:31"})
+
+    await wait_xid(standin, (31, {"31": 1}), index=1)
+    assert await xids(standin) == (79, {"79": 1})
+    assert not standin.logged("xid_watch_ended")
+
+
 async def test_a_card_without_events_has_no_figure_and_the_other_is_watched(
     standin: Standin,
 ) -> None:

@@ -75,7 +75,7 @@ def test_the_limits_that_a_grant_writes_do_not_contradict_the_dialect() -> None:
 
     assert result.annotations == {}
     assert result.request is not None
-    assert result.request.slices[0].limit_mib == 12000
+    assert result.request.slices[0].stated_mib == 12000
 
 
 def test_our_keys_for_the_pod_stand_beside_a_dialect() -> None:

@@ -200,14 +200,19 @@ async def test_a_replacement_that_a_webhook_or_quota_refuses_is_rolled_back(
     await rolled_back(cluster, Ending.NOT_CREATED)
 
 
+@pytest.mark.parametrize("measured", [False, True])
 async def test_a_replacement_on_another_cool_card_is_accepted_and_counted(
-    kube: KubeClient, cluster: SurgeCluster
+    kube: KubeClient, cluster: SurgeCluster, *, measured: bool
 ) -> None:
+    """What it uses there already, once that is measured, does not count twice."""
     rig = cluster.rig
     await another_card(kube)
     rig.usage.readings[THIRD_CARD] = a_reading(0.1)
-    await cluster.surge_until_ready(card=THIRD_CARD, node="n3")
+    name = await cluster.surge_until_ready(card=THIRD_CARD, node="n3")
     assert rig.record().phase is MovePhase.REPLACEMENT_READY
+    if measured:
+        uid = (await cluster.pod(name)).record.uid
+        rig.usage.readings[THIRD_CARD] = a_reading(0.55, pods={uid: 0.45})
 
     await rig.tick(31)
 
@@ -216,27 +221,13 @@ async def test_a_replacement_on_another_cool_card_is_accepted_and_counted(
     assert rig.figure("misplaced_total") == 1
 
 
-async def test_what_a_replacement_uses_already_does_not_count_twice_on_another_card(
-    kube: KubeClient, cluster: SurgeCluster
-) -> None:
-    rig = cluster.rig
-    await another_card(kube)
-    rig.usage.readings[THIRD_CARD] = a_reading(0.1)
-    name = await cluster.surge_until_ready(card=THIRD_CARD, node="n3")
-    uid = (await cluster.pod(name)).record.uid
-
-    rig.usage.readings[THIRD_CARD] = a_reading(0.55, pods={uid: 0.45})
-    await rig.tick(31)
-
-    assert rig.record().phase is MovePhase.VERIFYING
-
-
-async def test_a_replacement_on_another_busy_card_is_rolled_back(
-    kube: KubeClient, cluster: SurgeCluster
+@pytest.mark.parametrize(("card", "node"), [(THIRD_CARD, "n3"), (HOT_CARD, "n1")])
+async def test_a_replacement_on_another_busy_card_or_the_source_is_rolled_back(
+    kube: KubeClient, cluster: SurgeCluster, card: CardUuid, node: str
 ) -> None:
     await another_card(kube)
     cluster.rig.usage.readings[THIRD_CARD] = a_reading(0.5)
-    replacement = await cluster.surge_until_ready(card=THIRD_CARD, node="n3")
+    replacement = await cluster.surge_until_ready(card=card, node=node)
 
     await rolled_back(cluster, Ending.MISPLACED)
 
@@ -244,17 +235,14 @@ async def test_a_replacement_on_another_busy_card_is_rolled_back(
     assert cluster.rig.figure("misplaced_total") == 1
 
 
-async def test_a_replacement_on_the_source_is_rolled_back(cluster: SurgeCluster) -> None:
-    await cluster.surge_until_ready(card=HOT_CARD, node="n1")
-
-    await rolled_back(cluster, Ending.MISPLACED)
-
-
 @pytest.mark.parametrize("mode", [Mode.OFF, Mode.DRY_RUN])
 async def test_switching_off_rolls_a_surge_back(mode: Mode, cluster: SurgeCluster) -> None:
     replacement = await cluster.surge_until_ready()
     assert cluster.rig.record().phase is MovePhase.REPLACEMENT_READY
     cluster.rig.config.value = replace(cluster.rig.config.value, mode=mode)
+    await cluster.rig.tick()
+    # Its ReplicaSet deletes it first.
+    assert (await cluster.pod(replacement)).annotations[DELETION_COST] == "-2147483648"
 
     await rolled_back(cluster, Ending.PAUSED)
 
@@ -517,16 +505,6 @@ async def test_a_leftover_that_nobody_misses_is_evicted(
     await cluster.rig.tick(61)
 
     assert (await cluster.pod()).record.terminating
-
-
-async def test_the_replacement_is_marked_as_the_one_to_delete_when_a_surge_is_rolled_back(
-    cluster: SurgeCluster,
-) -> None:
-    replacement = await cluster.surge_until_ready()
-    cluster.rig.config.value = replace(cluster.rig.config.value, mode=Mode.OFF)
-    await cluster.rig.tick()
-
-    assert (await cluster.pod(replacement)).annotations[DELETION_COST] == "-2147483648"
 
 
 async def allows(kube: KubeClient, disruptions: int) -> bool:

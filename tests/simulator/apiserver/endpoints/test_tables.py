@@ -102,15 +102,6 @@ def test_a_pod_tells_what_is_ready_and_where_it_is() -> None:
     assert shown("pods", {**body, **gone})["Status"] == "Terminating"
 
 
-def test_a_node_tells_whether_it_is_ready() -> None:
-    ready = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
-
-    assert shown("nodes", ready)["Status"] == "Ready"
-    assert shown("nodes", {"spec": {"unschedulable": True}})["Status"] == (
-        "Unknown,SchedulingDisabled"
-    )
-
-
 OBJECT: dict[str, Any] = {"metadata": {"name": "x", "resourceVersion": "7"}, "data": {"a": "b"}}
 
 

@@ -303,12 +303,12 @@ BURST = Options(burst=True)
     [
         (
             {SHIPPED_REQUEST: "30Gi", SHIPPED_LIMIT: "40Gi"},
-            SliceRequest(container="train", mib=Mib(30 * 1024), most_mib=Mib(40 * 1024)),
+            SliceRequest(container="train", mib=Mib(30 * 1024), limit_mib=Mib(40 * 1024)),
             {names.MEMORY: "30720Mi", names.MEMORY_LIMIT: "40960Mi"},
         ),
         (
             {FRACTION: "0.5", PORTION: "0.8"},
-            SliceRequest(container="train", share=Fraction(1, 2), most_share=Fraction(4, 5)),
+            SliceRequest(container="train", share=Fraction(1, 2), limit_share=Fraction(4, 5)),
             {names.FRACTION: "0.5", names.FRACTION_LIMIT: "0.8"},
         ),
         (
@@ -318,7 +318,7 @@ BURST = Options(burst=True)
         ),
         (
             {FRACTION: "0.5", PORTION: "1"},
-            SliceRequest(container="train", share=Fraction(1, 2), most_share=Fraction(1)),
+            SliceRequest(container="train", share=Fraction(1, 2), limit_share=Fraction(1)),
             {names.FRACTION: "0.5", names.FRACTION_LIMIT: "1"},
         ),
     ],

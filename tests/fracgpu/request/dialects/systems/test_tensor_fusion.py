@@ -154,7 +154,7 @@ def test_where_bursts_are_granted_the_memory_limit_is_ours_and_that_of_compute_i
 
     assert found.request is not None
     (part,) = found.request.slices
-    assert (part.mib, part.most_mib) == (4096, 8192)
+    assert (part.mib, part.limit_mib) == (4096, 8192)
     assert found.annotations == {names.MEMORY: "4096Mi", names.MEMORY_LIMIT: "8192Mi"}
     assert found.origin.endswith("vram-request=4Gi, tensor-fusion.ai/vram-limit=8Gi")
     (warning,) = found.warnings
