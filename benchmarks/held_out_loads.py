@@ -91,6 +91,26 @@ def small(rng: _Rng) -> _Load:
     return 0.5 * heavy_tailed(1.4, 15, 20)(rng)
 
 
+def large(rng: _Rng) -> _Load:
+    """A large pod: two of them at once want more than their card."""
+    return 1.6 * heavy_tailed(1.4, 15, 18)(rng)
+
+
+def bursts(rng: _Rng) -> _Load:
+    """Bursts whose lengths follow Zipf's law: most are over at once, a few last for hours."""
+    return on_and_off(
+        rng, lambda: min(600.0, 4.0 * rng.zipf(1.8)), lambda: rng.exponential(45), 0.42, 0.04
+    )
+
+
+def late(rng: _Rng) -> _Load:
+    """Idle for the first third of the day or more, then on and off."""
+    load, later = np.full(_TICKS, 0.05), heavy_tailed(1.5, 20, 25)(rng)
+    change = int(rng.uniform(0.3, 0.4) * _TICKS)
+    load[change:] = later[change:]
+    return load
+
+
 def _alone(load: Callable[[_Rng], _Load], *, cards: int, per: int) -> Callable[[Any, _Rng], Any]:
     def made(robust: Any, rng: _Rng) -> Any:
         pods = [robust.Pod(card, load(rng)) for card in range(cards) for _ in range(per)]
@@ -122,6 +142,10 @@ LOADS: Final[dict[str, Callable[[Any, _Rng], Any]]] = {
     "squares": _alone(square, cards=30, per=3),
     "regime": _alone(steady_then_random, cards=30, per=3),
     "small": _alone(small, cards=20, per=9),
+    "large": _alone(large, cards=24, per=2),
+    "few": _alone(heavy_tailed(1.4, 15, 20), cards=4, per=4),
+    "bursts": _alone(bursts, cards=24, per=4),
+    "late": _alone(late, cards=24, per=4),
     "shared": shared,
 }
 

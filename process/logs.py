@@ -5,7 +5,10 @@ import logging
 import sys
 from typing import Final, TextIO
 
+import msgspec
 import structlog
+
+from process.clock import SystemClock
 
 
 def configure(
@@ -25,7 +28,7 @@ def configure(
     shared: list[structlog.typing.Processor] = [
         structlog.processors.add_log_level,
         _name_empty_errors,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        _write_time,
     ]
     last = _last_processors(as_json=as_json, colors=out.isatty())
     structlog.configure(
@@ -62,6 +65,17 @@ def _name_empty_errors(
         if event.get(field) == "":
             error = sys.exc_info()[1]
             event[field] = "not said" if error is None else type(error).__name__
+    return event
+
+
+_clock: Final = SystemClock()
+
+
+def _write_time(
+    _logger: object, _method: str, event: structlog.typing.EventDict
+) -> structlog.typing.EventDict:
+    """Write the time in UTC, as ISO 8601 with a Z; msgspec does it in a quarter of isoformat's."""
+    event["timestamp"] = msgspec.to_builtins(_clock.now())
     return event
 
 

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, Final, Protocol, cast
 
 from aiohttp import web
+from aiohttp.typedefs import Handler
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.exposition import choose_encoder
 
@@ -195,8 +196,9 @@ def add_telemetry_routes(
     readiness: Callable[[], Readiness],
     prepared: Sequence[Prepared] = (),
     liveness: Callable[[], str | None] = lambda: None,
+    guarded: Callable[[Handler], Handler] = lambda handler: handler,
 ) -> None:
-    """Have a role's application answer the GET requests of :class:`Telemetry`."""
+    """Have a role's application answer the GET requests of :class:`Telemetry`, each *guarded*."""
     telemetry = Telemetry(registry, readiness, prepared=prepared, liveness=liveness)
 
     async def handle(request: web.Request) -> web.Response:
@@ -210,7 +212,7 @@ def add_telemetry_routes(
         return response
 
     for path in (_METRICS, _LIVEZ, _READYZ):
-        app.router.add_get(path, handle)
+        app.router.add_get(path, guarded(handle))
 
 
 class OtherProtocol(Protocol):

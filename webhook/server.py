@@ -172,9 +172,14 @@ class RequestGate:
             text = f"the body did not arrive within {self._body_timeout_s:g} s\n"
             raise web.HTTPRequestTimeout(text=text) from None
 
-    @web.middleware
-    async def stages(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Track the stage of each connection, and refuse unknown clients."""
+    def guarded(self, handler: Handler) -> Handler:
+        """Return a handler that tracks the stage of each connection, and refuses unknown clients.
+
+        Each route has its own: a middleware would be put together again for every request.
+        """
+        return partial(self._guard, handler)
+
+    async def _guard(self, handler: Handler, request: web.Request) -> web.StreamResponse:
         transport = request.transport
         descriptor = -1
         if transport is not None:
@@ -385,13 +390,11 @@ class WebhookServer(HttpServer):
         readiness: Callable[[], Readiness],
         gate: RequestGate,
     ) -> None:
-        app = web.Application(
-            middlewares=[gate.stages], client_max_size=settings.body_limit_mib * _BYTES_PER_MIB
-        )
-        app.router.add_post(MUTATE, handler.mutate)
-        app.router.add_post(MUTATE_TEMPLATES, handler.mutate_templates)
-        app.router.add_post(VALIDATE, handler.validate)
-        add_telemetry_routes(app, registry=registry, readiness=readiness)
+        app = web.Application(client_max_size=settings.body_limit_mib * _BYTES_PER_MIB)
+        app.router.add_post(MUTATE, gate.guarded(handler.mutate))
+        app.router.add_post(MUTATE_TEMPLATES, gate.guarded(handler.mutate_templates))
+        app.router.add_post(VALIDATE, gate.guarded(handler.validate))
+        add_telemetry_routes(app, registry=registry, readiness=readiness, guarded=gate.guarded)
         super().__init__(
             app,
             host=settings.listen_host,

@@ -36,7 +36,7 @@ DIAL: Final[Mapping[str, tuple[str, _Factors]]] = {
     ),
     "min_pod_busy_ratio": ("pods that use less of a card are not moved", (1.5, 1.25, 1, 0.75, 0.5)),
     "min_pod_age_s": ("pods that have run for less are not moved", _WAITS),
-    "max_in_flight": ("moves at once (`maxInFlight`)", (1, 1, 1, 2, 4)),
+    "max_in_flight": ("moves at once (`maxInFlight`)", _COUNTS),
     "max_per_hour": ("moves in any hour (`maxPerHour`)", _COUNTS),
     "max_per_day": ("moves in any day (`maxPerDay`)", _COUNTS),
     "max_per_namespace_per_hour": ("moves of one namespace in any hour", _COUNTS),

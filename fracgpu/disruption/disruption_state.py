@@ -116,6 +116,21 @@ def needed_history(*, losing: bool, policy: RebalancerPolicy) -> float:
     return policy.coverage_ratio * (needed_s / policy.forecast_window_s)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hindsight:
+    """What the moves of the last day tell of the next one.
+
+    Attributes:
+        belief: how far forecasts are believed, 0..1.
+        growth: by how much more pods used after their moves than before, as a share of a card.
+        regretted: the pods whose moves cost more than they saved.
+    """
+
+    belief: float = 1.0
+    growth: float = 0.0
+    regretted: frozenset[str] = frozenset()
+
+
 class PlanIndex:
     """Computes what does not change throughout a plan when it is first asked for."""
 
@@ -129,6 +144,16 @@ class PlanIndex:
         self._of_owner: dict[str, list[PastMove]] = {}
         self._loads: LoadModel | None = None
         self._loads_of: tuple[object, ...] = ()
+        self._hindsight: tuple[LoadModel, datetime, Hindsight] | None = None
+
+    def hindsight(
+        self, state: "DisruptionState", *, policy: RebalancerPolicy, now: datetime
+    ) -> Hindsight:
+        """Return what the moves of the last day tell of the next one."""
+        loads, known = state.loads(policy), self._hindsight
+        if known is None or known[0] is not loads or known[1] != now:
+            self._hindsight = known = loads, now, _hindsight(state, loads, now=now)
+        return known[2]
 
     def loads(self, state: "DisruptionState", *, line: float) -> LoadModel:
         """Return what the loads of cards are expected to be; cards by their place in the index."""
@@ -394,23 +419,12 @@ def _lasting(reading: CardReading) -> float:
     return min(reading.level_ratio, reading.slow_level_ratio)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hindsight:
-    """What the moves of the last day tell of the next one.
-
-    Attributes:
-        belief: how far forecasts are believed, 0..1.
-        growth: by how much more pods used after their moves than before, as a share of a card.
-        regretted: the pods whose moves cost more than they saved.
-    """
-
-    belief: float = 1.0
-    growth: float = 0.0
-    regretted: frozenset[str] = frozenset()
-
-
 def hindsight(state: DisruptionState, *, policy: RebalancerPolicy, now: datetime) -> Hindsight:
     """Return what moves saved beside what was forecast, and how their pods' use changed."""
+    return state.plan_index.hindsight(state, policy=policy, now=now)
+
+
+def _hindsight(state: DisruptionState, loads: LoadModel, *, now: datetime) -> Hindsight:
     outcomes: list[tuple[float, float]] = []
     growth: list[float] = []
     regretted: set[str] = set()
@@ -433,7 +447,7 @@ def hindsight(state: DisruptionState, *, policy: RebalancerPolicy, now: datetime
             continue
         growth.append(use - move.busy_ratio)
         spans = int(now.timestamp() // SPAN_S) - int(at.timestamp() // SPAN_S) - 1
-        saved = state.loads(policy).saved_since(pod, source, spans=spans)
+        saved = loads.saved_since(pod, source, spans=spans)
         # What nobody knows yet to have saved anything counts as if it had not: a policy whose
         # forecasts are wrong has made a few moves by the time that this is known.
         outcomes.append((move.gain_points / 100, saved or 0.0))

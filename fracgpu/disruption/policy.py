@@ -58,7 +58,7 @@ class RebalancerPolicy:
     change_freezes: tuple[ChangeFreeze, ...] = ()
     namespaces: Namespaces = Namespaces.ALL
     hot_ratio: float = 0.8
-    max_in_flight: int = 1
+    max_in_flight: int = 3
     max_per_hour: int = 12
     max_per_day: int = 80
     notice_s: float = 0

@@ -291,7 +291,10 @@ def _of_one_vendor(
 
 
 def _any_is_of(vendor: Vendor, classes: Sequence[CardClass], request: PodRequest) -> bool:
-    return any(each.is_of(vendor, request.models) for each in classes)
+    for each in classes:  # noqa: SIM110 - each pod is asked this, and a generator takes longer
+        if each.is_of(vendor, request.models):
+            return True
+    return False
 
 
 def _first_held(
@@ -399,7 +402,8 @@ def _describe_one(need: ContainerNeed, card_class: CardClass | None) -> str:
     each = "each of " if need.cards > 1 else ""
     words = f"{need.name}: {need.mib} MiB{describe_limit(need)} on {each}{_cards(need.cards)}"
     if need.share is not None and card_class is not None:
-        words += f" ({float(need.share):.4g} of {card_class.title})"
+        share = need.share.numerator / need.share.denominator  # float() takes far longer
+        words += f" ({share:.4g} of {card_class.title})"
     if need.cores:
         words += f", {need.cores}% of the compute"
     return words

@@ -121,7 +121,7 @@ class Seal(msgspec.Struct, frozen=True, kw_only=True):
 
     def write(self, granted: GrantNote) -> str:
         """Return the text of the annotation, dated and sealed."""
-        at = self.now.astimezone(UTC).isoformat(timespec="seconds")[: -len("+00:00")] + "Z"
+        at = msgspec.to_builtins(self.now.astimezone(UTC).replace(microsecond=0))
         dated = msgspec.structs.replace(granted.data, at=at, seal="")
         seal = self._over(granted.words, msgspec.json.encode(dated), self.key)
         sealed = msgspec.json.encode(msgspec.structs.replace(dated, seal=seal))

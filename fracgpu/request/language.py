@@ -245,10 +245,13 @@ def _refuse_lonely_keys(annotations: Mapping[str, str]) -> None:
         )
 
 
+_ORPHANS: Final = (names.CORES, names.CARDS, names.FRACTION_LIMIT, names.MEMORY_LIMIT)
+
+
 def _refuse_orphans(
     spec: ContainerSpec, annotations: Mapping[str, str], own: Collection[str]
 ) -> None:
-    for key in (names.CORES, names.CARDS, names.FRACTION_LIMIT, names.MEMORY_LIMIT):
+    for key in _ORPHANS if own else ():
         if key in own:
             raise RequestError(
                 field=key,

@@ -472,9 +472,10 @@ def test_approved_moves_of_one_plan_are_under_way_together(
 ) -> None:
     shown = a_record(MovePhase.RECOMMENDED, move=a_move(pod_uid="one", plan=plan))
     other = a_record(MovePhase.SURGING, move=a_move(pod_uid="two", plan=under_way))
+    one = replace(ACTIVE, max_in_flight=1)
 
-    assert has_slot(shown, [shown], policy=ACTIVE)
-    assert has_slot(shown, [shown, other], policy=ACTIVE) == free
+    assert has_slot(shown, [shown], policy=one)
+    assert has_slot(shown, [shown, other], policy=one) == free
 
 
 async def test_an_approval_that_comes_too_late_is_not_acted_on(kube: KubeClient) -> None:

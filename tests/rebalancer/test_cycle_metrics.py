@@ -253,7 +253,7 @@ def test_what_is_left_of_the_budgets_is_shown() -> None:
     )
 
     assert counted["moves_in_flight"] == 1
-    assert counted.get("budget_remaining", scope="in_flight") == 0
+    assert counted.get("budget_remaining", scope="in_flight") == 2
     assert counted.get("budget_remaining", scope="hour") == 11
     assert counted.get("budget_remaining", scope="day") == 78
 

@@ -113,8 +113,8 @@ async def test_who_comes_as_another_hangs_up_may_wait_no_longer_for_that(turns: 
     async def never_asked(body: bytes) -> web.Response:
         raise AssertionError(f"{len(body)} bytes came of a body that was not sent")
 
-    app = web.Application(middlewares=[gate.stages], client_max_size=1000)
-    app.router.add_post("/mutate", mutate)
+    app = web.Application(client_max_size=1000)
+    app.router.add_post("/mutate", gate.guarded(mutate))
     server = HttpServer(app, host="127.0.0.1", port=0, connections=connections)
     await server.start()
     try:

@@ -73,7 +73,7 @@ from webhook.admission_config import AdmissionConfig
 
 _DEFAULT_SCHEDULERS: Final = ("", "default-scheduler")
 
-_WRITTEN_LATER: Final = tuple(key for key in names.RESERVED_KEYS if key != names.GRANTED)
+_WRITTEN_LATER: Final = frozenset(names.RESERVED_KEYS) - {names.GRANTED}
 _MOST_GRANTED: Final = 120  # characters of a grant that an error quotes
 # Of a pod with a grant: the entries of deploy/webhook.yaml that are not for such pods select on it,
 # so that the API server need not convert the pod for their match conditions.
@@ -397,14 +397,15 @@ def _translate(
 
 def _refuse_reserved_keys(pod: Pod) -> None:
     annotations = pod.annotations
-    for key in _WRITTEN_LATER:
-        if key in annotations:
-            raise RequestError(
-                field=key,
-                found=annotations[key],
-                wanted="no such annotation: only FracGPU writes it, after the pod is created",
-                hint="leave it out",
-            )
+    written = _WRITTEN_LATER.intersection(annotations)
+    if written:
+        key = min(written, key=names.RESERVED_KEYS.index)
+        raise RequestError(
+            field=key,
+            found=annotations[key],
+            wanted="no such annotation: only FracGPU writes it, after the pod is created",
+            hint="leave it out",
+        )
 
 
 def _said(pod: Pod) -> GrantNote | None:

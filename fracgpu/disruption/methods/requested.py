@@ -75,6 +75,8 @@ def _move(
         return HeldBack(subject=key, reason=HoldReason.NOT_KNOWN)
     if _rests(state, candidate, policy=policy, now=now):
         return HeldBack(subject=key, reason=HoldReason.GIVEN_UP)
+    if any(past.move.owner_uid == candidate.owner_uid for past in state.under_way()):
+        return HeldBack(subject=key, reason=HoldReason.REPLICAS_NOT_READY)
     refusal = why_not_evictable(state, candidate, policy=policy, now=now, requested=True)
     refusal = refusal or why_not_now(state, candidate, mode)
     if refusal is not None:

@@ -81,7 +81,7 @@ FAILING = replace(
         ({"readings": {COOL_CARD: None}}, HoldReason.BLIND),
         ({"readings": {HOT_CARD: None}, "heat": {HOT_CARD: Heat.HOT}}, HoldReason.BLIND),
         ({"leading_since": NOON - timedelta(minutes=9)}, HoldReason.STARTING),
-        ({"past": [a_past_move(under_way=True)]}, HoldReason.MOVE_IN_FLIGHT),
+        ({"past": [a_past_move(under_way=True) for _ in range(3)]}, HoldReason.MOVE_IN_FLIGHT),
         (
             {"past": [a_past_move(minutes_ago=m, namespace=f"ns{m}") for m in range(1, 13)]},
             HoldReason.HOURLY_BUDGET,
@@ -365,6 +365,9 @@ def test_during_a_change_freeze_nothing_is_begun_and_the_plan_says_until_when() 
     ]
 
 
+HEATS = (*[Heat.COOL] * 5, *Heat)  # else hardly any state has two targets
+
+
 @st.composite
 def states(draw: st.DrawFn) -> DisruptionState:
     """Small clusters with any heat, reading quality, allocations and past moves."""
@@ -386,7 +389,7 @@ def states(draw: st.DrawFn) -> DisruptionState:
             trusted = draw(st.sampled_from([True, True, True, True, False]))
             level = min(1.0, sum(busy.values()))
             readings[uuid] = a_reading(level, pods=busy) if trusted else None
-            heat[uuid] = Heat.HOT if level > ACTIVE.hot_ratio else draw(st.sampled_from(list(Heat)))
+            heat[uuid] = Heat.HOT if level > ACTIVE.hot_ratio else draw(st.sampled_from(HEATS))
     past = [
         a_past_move(
             minutes_ago=draw(st.integers(0, 1500)),

@@ -119,8 +119,9 @@ def test_a_backlog_is_cleared_fast_and_no_day_has_more_than_four_moves_an_hour()
 
 def test_a_move_under_way_counts_before_it_disturbs_a_pod() -> None:
     planned = replace(a_past_move(under_way=True, minutes_ago=90), disturbed=False)
+    one = replace(ACTIVE, max_in_flight=1)
 
-    found = budgets(planned)
+    found = budgets(planned, policy=one)
 
     assert (found.in_flight, found.this_hour) == (1, 1)
     assert found.of_cluster() is HoldReason.MOVE_IN_FLIGHT

@@ -50,14 +50,12 @@ def test_every_method_has_a_name_of_its_own_that_fits_into_a_record() -> None:
 
 
 def test_the_planner_asks_methods_in_their_order_and_counts_their_moves_together() -> None:
-    policy = replace(ACTIVE, max_in_flight=2)
+    policy, one = (replace(ACTIVE, max_in_flight=most) for most in (2, 1))
 
     first = plan_moves(
         a_disruption_state(), policy=policy, now=NOON, methods=(EmptyACard(), hot_card)
     )
-    alone = plan_moves(
-        a_disruption_state(), policy=ACTIVE, now=NOON, methods=(hot_card, EmptyACard())
-    )
+    alone = plan_moves(a_disruption_state(), policy=one, now=NOON, methods=(hot_card, EmptyACard()))
 
     assert [it.subject for it in first.held][:1] == [COOL_CARD]
     assert [(it.source, it.method) for it in first.moves] == [(HOT_CARD, "hot-card")]
@@ -86,8 +84,10 @@ class EmptyTheNode(EmptyACard):
 
 
 def test_the_moves_of_a_plan_begin_together_and_no_other_plan_beside_it() -> None:
+    policy = replace(ACTIVE, max_in_flight=1)
+
     plan = plan_moves(
-        a_disruption_state(), policy=ACTIVE, now=NOON, methods=(EmptyTheNode(), hot_card)
+        a_disruption_state(), policy=policy, now=NOON, methods=(EmptyTheNode(), hot_card)
     )
 
     assert [it.pod_uid for it in plan.moves] == ["a", "b", "c"]

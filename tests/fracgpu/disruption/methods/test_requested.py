@@ -52,7 +52,7 @@ def test_a_pod_is_moved_that_people_ask_for_however_calm_its_card_is() -> None:
     assert validate_move(state, move, policy=ACTIVE, now=NOON) is None
 
 
-def test_a_drained_card_is_emptied_pod_by_pod() -> None:
+def test_a_drained_card_is_emptied_replica_by_replica() -> None:
     state = a_calm_state(drained=True)
 
     assert requested.subjects(state, policy=ACTIVE, now=NOON) == ["pod-a", "pod-b"]
