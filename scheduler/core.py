@@ -6,6 +6,7 @@ would, and get the same answers as from a running extender.
 
 from collections.abc import Callable, Sequence
 
+from fracgpu.cards.card import CardUuid
 from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources
 from fracgpu.placement.node_matrix import NodeMatrix
 from fracgpu.placement.outcome import NoPlacement, Placement
@@ -13,6 +14,7 @@ from fracgpu.placement.placement import (
     CardChooser,
     CardSelector,
     CardsOnNode,
+    cards_without_host,
     reservations_for,
 )
 from fracgpu.placement.policies.least_waste.order import LeastWasteOrder
@@ -101,6 +103,13 @@ class SchedulerCore:
             cpu_milli=known.host.cpu_milli - sum(host.cpu_milli for host in used),
             memory_mib=known.host.memory_mib - sum(host.memory_mib for host in used),
         )
+
+    def without_host(self, pod: PodInfo) -> frozenset[CardUuid]:
+        """Return the cards of nodes whose CPU or memory Moves keep for other pods."""
+        found = cards_without_host(
+            self.ledger, pod, host_left=self.host_left, now=self._clock.now()
+        )
+        return frozenset(found)
 
     def best_node(self, pod: PodInfo, candidates: Sequence[str]) -> str | None:
         """Return the one of *candidates* that kube-scheduler should take.

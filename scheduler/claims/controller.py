@@ -21,6 +21,7 @@ from typing import Any, Final, Protocol
 
 import structlog
 
+from fracgpu.cards.card import CardUuid
 from fracgpu.device_claims.claim import DeviceClaim
 from fracgpu.device_claims.claims import claim_of
 from fracgpu.device_claims.holders import describe_claim
@@ -355,8 +356,11 @@ class ClaimController:
         uid = uid_of(pod)
         if not self._cache.is_explained(uid):  # by the leader before
             self._cache.explain(pod, self._planner.plan(pod).why)
-        kept = self._preemptions.kept_from(pod)
-        if claim.excluded - kept and (not kept or self._planner.plan(pod).nodes):
+        kept = self._kept_from(pod)
+        # kube-scheduler knows nothing of the CPU that is kept, and would take a card beside it.
+        lacking = kept - claim.excluded
+        unneeded = claim.excluded - kept and (not kept or self._planner.plan(pod).nodes)
+        if lacking or unneeded:
             await self._replace(pod, claim, progress)
             return
         if pod.info.unschedulable_since is None:  # there may be room
@@ -516,6 +520,10 @@ class ClaimController:
             self._cache.assume(pod, plan.nodes[0], plan.choice, move=plan.move)
         return plan
 
+    def _kept_from(self, pod: UnboundPod) -> frozenset[CardUuid]:
+        """Return the cards that an open claim leaves out."""
+        return self._preemptions.kept_from(pod) | self._planner.without_host(pod)
+
     async def _write(self, pod: UnboundPod, plan: Plan, progress: _Progress) -> None:
         if plan.why and self._leads():
             self._cache.explain(pod, plan.why)
@@ -538,7 +546,7 @@ class ClaimController:
                 need,
                 plan.cards,
                 card_class=info.card_class,
-                kept=self._preemptions.kept_from(pod),
+                kept=self._kept_from(pod),
                 tolerated=plan.tolerated,
                 freed_on=self._preemptions.node_of(record.uid) or progress.not_taken,
             )

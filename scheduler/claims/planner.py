@@ -162,6 +162,10 @@ class ClaimPlanner:
         plan = self.plan(pod, without=without) if self._core.may_be_held_for(pod.info) else None
         return plan if plan is not None and plan.tolerated else None
 
+    def without_host(self, pod: UnboundPod) -> frozenset[CardUuid]:
+        """Return the cards of nodes whose CPU or memory Moves keep for others than the pod."""
+        return self._core.without_host(pod.info)
+
     def _has_host(self, pod: PodInfo, node: str) -> bool:
         left = self._core.host_left(node, pod.record.uid)
         return left is None or not left.lacks(pod.host)

@@ -592,3 +592,48 @@ async def test_a_claim_is_replaced_once_a_move_keeps_cards_for_its_pod(mib: int)
     writes = len(api.writes)
     await harness.look()
     assert len(api.writes) == writes
+
+
+async def test_an_open_claim_leaves_out_cards_of_a_node_whose_cpu_is_kept_for_a_waiting_pod() -> (
+    None
+):
+    """kube-scheduler would allocate such a card, and the waiting pod would lack the CPU."""
+    api = an_api(nodes=1, cards=2)
+    harness = ClaimsHarness(api)
+    api.put_pod(a_pod("early", 9_000))
+    await harness.settle()
+    assert claim_of(api, "early").excluded == frozenset()
+    later = harness.clock.now() + timedelta(hours=1)
+    room = a_beneficiary("GPU-n1-0", uid="uid-waits", held_until=later, cpu_milli=60_000)
+    move = move_of(source=("n1", "GPU-n1-0"), owner_uid="other", beneficiary=room)
+
+    harness.see_move(move)
+    api.put_pod(a_pod("cpu", 2_000, cpu="8"))
+    api.put_pod(a_pod("small", 2_000, cpu="1"))
+    await harness.look()
+
+    assert claim_of(api, "cpu").open
+    assert claim_of(api, "cpu").excluded == {"GPU-n1-0", "GPU-n1-1"}
+    assert claim_of(api, "early").excluded == frozenset()  # there is CPU for it
+    assert listed(api, "small") == ["GPU-n1-1"]
+    writes = len(api.writes)
+    await harness.look()
+    assert len(api.writes) == writes
+
+    harness.see_move(move, gone=True)
+    await harness.look()
+    assert not claim_of(api, "cpu").open
+
+
+async def test_a_claim_that_was_open_before_cpu_is_kept_is_replaced() -> None:
+    api = an_api(nodes=1, cards=2)
+    harness = ClaimsHarness(api)
+    api.put_pod(a_pod("early", 9_000, cpu="8"))
+    await harness.settle()
+    later = harness.clock.now() + timedelta(hours=1)
+    room = a_beneficiary("GPU-n1-0", uid="uid-waits", held_until=later, cpu_milli=60_000)
+
+    harness.see_move(move_of(source=("n1", "GPU-n1-0"), owner_uid="other", beneficiary=room))
+    await harness.look()
+
+    assert claim_of(api, "early").excluded == {"GPU-n1-0", "GPU-n1-1"}
