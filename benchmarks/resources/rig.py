@@ -175,6 +175,8 @@ def _agent_flags(node: str, folders: KubeletFolders, workdir: Path) -> Mapping[s
         "cdi-dir": folders.cdi,
         "vendor-cdi-dirs": folders.cdi,
         "proc-root": folders.proc,
+        "nri-socket": folders.nri_socket,
+        "host-dir": folders.host,
         "injection": "cdi",
     }
 
