@@ -360,7 +360,7 @@ async def test_an_optional_kind_that_is_not_served_is_empty_and_followed_once_it
         collection.unserved = False
 
         await until_true(lambda: bool(informer.items()), what="the object of a kind served now")
-        assert informer.served
+        await until_true(lambda: informer.served, what="the kind is said to be served")
 
 
 async def test_an_optional_kind_that_is_served_no_more_has_no_objects() -> None:
