@@ -17,7 +17,7 @@ USED_KEY: Final = "simulator.fracgpu.io/used-mib"
 GREEDY: Final = "greedy"
 GREEDY_MIB: Final = 4096
 GREEDY_WANTS_MIB: Final = 9000
-RESIZED_MIB: Final = 6144
+RESIZED_MIB: Final = 5120
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -127,7 +127,7 @@ async def real_scheduler(  # noqa: PLR0913 - what a test may choose, each with a
         if controllers:
             await api.start_controller_manager(WITHOUT_NODES)
         (listen,) = free_ports(1)
-        kubeconfig = api.kubeconfig(workdir / f"{user}.kubeconfig", user=user)
+        kubeconfig = api.kubeconfig(workdir / f"{user.rpartition(':')[2]}.kubeconfig", user=user)
         flags = [f"--listen-port={listen}", "--cache-comparison-period-s=1"]
         tls = None
         if mutual_tls:
