@@ -29,6 +29,7 @@ from scheduler.cache.event_handlers import ClusterEventHandlers
 from scheduler.cache.nominations import Nominations
 from scheduler.extender.api import ExtenderArgs
 from scheduler.extender.filter import Extender
+from scheduler.extender.gang_room import GangRoom
 from scheduler.extender.gangs import Gangs
 
 
@@ -67,11 +68,14 @@ class SchedulerCore:
             orders={Strategy.LEAST_WASTE: self.least_waste},
             host_left=self.host_left,
         )
+        self.gang_room = GangRoom(
+            self.extender, self.matrix, cards=self.cards, host_left=self.host_left, clock=clock
+        )
         self.gangs = Gangs(
             self.extender,
-            self.matrix,
+            self.ledger,
+            self.gang_room,
             cards=self.cards,
-            host_left=self.host_left,
             changes=self.changes,
             clock=clock,
         )

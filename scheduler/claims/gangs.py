@@ -345,7 +345,7 @@ class ClaimGangs:
             return None
         gang.searching = True
         try:
-            found = await self._core.gangs.finder.find(
+            found = await self._core.gang_room.find(
                 key[1],
                 [pod.info for pod in pods.values()],
                 self._candidates(pods),

@@ -26,9 +26,8 @@ import structlog
 
 from fracgpu import names
 from fracgpu.errors import RequestError
-from fracgpu.placement.node_matrix import NodeMatrix
 from fracgpu.placement.outcome import Placement
-from fracgpu.placement.placement import CardSelector, CardsOnNode, HostLeft
+from fracgpu.placement.placement import CardSelector, CardsOnNode
 from fracgpu.request.language import parse_gang
 from fracgpu.request.need import Gang
 from fracgpu.state.ledger import Ledger
@@ -114,37 +113,36 @@ class Gangs:
 
     Args:
         extender: says where one pod fits.
-        matrix: the cards.
+        ledger: what each pod holds, or is about to.
+        finder: finds the room.
         cards: selects the cards of a pod on a node.
-        host_left: what no other pod has requested of a node's CPU and memory.
         changes: counts pod and node events.
         clock: bounds the waits.
 
     Attributes:
         of_pod: the gang of each pod that has one, by its UID.
         pod_groups: the pods that kube-scheduler itself places together.
-        finder: finds the room.
     """
 
     def __init__(
         self,
         extender: Extender,
-        matrix: NodeMatrix,
+        ledger: Ledger,
+        finder: GangRoom,
         *,
         cards: CardSelector,
-        host_left: HostLeft,
         changes: ChangeSignal,
         clock: Clock,
     ) -> None:
         self._extender = extender
-        self._ledger: Ledger = matrix.ledger
+        self._ledger = ledger
+        self._finder = finder
         self._cards = cards
         self._changes = changes
         self._clock = clock
         self._gangs: dict[GangKey, _Members] = {}
         self.of_pod: dict[str, GangKey] = {}
         self.pod_groups = PodGroups(cards, clock=clock)
-        self.finder = GangRoom(extender, matrix, cards=cards, host_left=host_left, clock=clock)
         self._candidates: dict[frozenset[str], tuple[str, ...]] = {}
         self._early: dict[str, float] = {}  # when it was last asked about; the latest last
         self._to_wake: dict[str, PodInfo] = {}
@@ -269,7 +267,7 @@ class Gangs:
         asking = args.pod.record.uid
         uids = sorted(members.asked, key=lambda uid: (uid != asking, uid))[: gang.size]
         pods = [members.pending[uid] for uid in uids]
-        found = await self.finder.find(gang, pods, members.asked, members.size)
+        found = await self._finder.find(gang, pods, members.asked, members.size)
         if isinstance(found, str):
             members.refused = (self._changes.count, found)
             return _refusal(args, found)

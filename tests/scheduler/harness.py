@@ -37,6 +37,7 @@ from scheduler.extender.bind import Binder
 from scheduler.extender.bind_groups import BindGroups
 from scheduler.extender.binding_cycles import BindingCycles
 from scheduler.extender.filter import Extender
+from scheduler.extender.gang_room import GangRoom
 from scheduler.extender.gangs import Gangs
 from scheduler.extender.preempt import Preemptor
 from scheduler.metrics import SchedulerMetrics
@@ -202,11 +203,18 @@ class Harness:
         self.nominations = Nominations(self.cards, self.clock)
         self.matrix = NodeMatrix(self.ledger)
         self.extender = Extender(self.matrix, strategy=lambda: self.strategy, clock=self.clock)
-        self.gangs = Gangs(
+        room = GangRoom(
             self.extender,
             self.matrix,
             cards=self.cards,
             host_left=lambda *_: self.host_left,
+            clock=self.clock,
+        )
+        self.gangs = Gangs(
+            self.extender,
+            self.ledger,
+            room,
+            cards=self.cards,
             changes=self.changes,
             clock=self.clock,
         )
