@@ -290,7 +290,7 @@ def _flat_fault(uuid: CardUuid, answers: _Answers, _: RebalancerPolicy) -> _Faul
     return ReadingQuality.STALE, "an exporter repeats one value under load"
 
 
-def _job(sample: Sample) -> tuple[str, str]:
+def _job(sample: Sample) -> _Job:
     """Return the cluster, empty if there is only one, and the scrape job that a sample is from."""
     return sample.labels.get("cluster", ""), sample.labels.get("job", "")
 

@@ -494,7 +494,7 @@ class ClaimController:
         await self._write(pod, plan, progress)
 
     def _withhold(self, pod: UnboundPod, found: Withheld) -> None:
-        """Say why a pod has no claim, if that is not over in a moment."""
+        """Record why a pod has no claim, if that is not over in a moment."""
         if not found.why:
             return
         if found.because is Because.QUOTA:
@@ -546,7 +546,7 @@ class ClaimController:
                 need,
                 plan.cards,
                 card_class=info.card_class,
-                kept=self._kept_from(pod),
+                kept=self._kept_from(pod) if plan.cards is None else (),
                 tolerated=plan.tolerated,
                 freed_on=self._preemptions.node_of(record.uid) or progress.not_taken,
             )

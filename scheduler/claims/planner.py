@@ -1,7 +1,7 @@
 """Which cards a claim lists: those that a pod would get on its best few nodes."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from fracgpu import names
@@ -185,13 +185,8 @@ def _of_held(pod: PodInfo, held: CardsOnNode) -> Plan:
     """Return the plan with the cards that a Move holds for the pod, and no others."""
     placement = held.placement
     taint = reserved_by(held.move) if held.move else kept_for(pod.record.uid)
-    return Plan(
-        nodes=(placement.node,),
-        choice=placement.assignment,
-        cards=shortlists((placement.assignment,)),
-        tolerated=(taint,),
-        move=held.move,
-    )
+    plan = plan_on(placement.node, placement.assignment)
+    return replace(plan, tolerated=(taint,), move=held.move)
 
 
 def _wanted_labels(pod: PodInfo) -> Sequence[tuple[str, str]]:
