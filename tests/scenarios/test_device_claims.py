@@ -46,12 +46,17 @@ async def world(api: ApiServer, kube: KubeClient, tmp_path: Path) -> AsyncIterat
         yield world
 
 
+async def add_nodes(world: ClaimsWorld, count: int) -> None:
+    """Add nodes, each with four cards."""
+    for number in range(count):
+        await world.add_node(f"n{number}", some_cards(f"n{number}", count=4, mib=24_000))
+
+
 async def test_a_burst_is_placed_whole_although_leaders_are_killed_and_the_api_is_interrupted(
     api: ApiServer, world: ClaimsWorld
 ) -> None:
     draw = random.Random(7)  # noqa: S311 - when somebody is killed
-    for number in range(4):
-        await world.add_node(f"n{number}", some_cards(f"n{number}", count=4, mib=24_000))
+    await add_nodes(world, 4)
     world.start_leader("one")
     world.start_leader("two")
     pods = [a_claiming_pod(f"p{number:03}", 8_000) for number in range(60)]  # there is room for 48
@@ -79,8 +84,7 @@ async def test_a_burst_is_placed_whole_although_leaders_are_killed_and_the_api_i
 async def test_each_pod_has_one_claim_although_answers_are_errors_or_lost(
     api: ApiServer, world: ClaimsWorld, tmp_path: Path
 ) -> None:
-    for number in range(2):
-        await world.add_node(f"n{number}", some_cards(f"n{number}", count=4, mib=24_000))
+    await add_nodes(world, 2)
     gate = ApiGate(api.url, ca_file=None)
     async with gate.open():
         kubeconfig = tmp_path / "through-the-gate"
@@ -105,8 +109,7 @@ async def test_gangs_are_placed_whole_although_leaders_are_killed_among_their_cl
     world: ClaimsWorld,
 ) -> None:
     draw = random.Random(11)  # noqa: S311 - when somebody is killed
-    for number in range(3):
-        await world.add_node(f"n{number}", some_cards(f"n{number}", count=4, mib=24_000))
+    await add_nodes(world, 3)
     world.start_leader("one")
     world.start_leader("two")
     sizes = {f"g{number}": 3 + number for number in range(4)}  # 18 pods for 12 cards

@@ -88,6 +88,10 @@ async def silent(call: Callable[[], Awaitable[Json]]) -> Json:
     return {}
 
 
+async def fine(call: Callable[[], Awaitable[Json]]) -> Json:
+    return await call()
+
+
 async def killed_before(call: Callable[[], Awaitable[Json]]) -> Json:
     raise Killed
 
@@ -177,9 +181,13 @@ class ClaimsApi:
         """Remove the pods that are being deleted, and their claims, as kubelet and others do."""
         for name, pod in list(self.pods.items()):
             if "deletionTimestamp" in pod["metadata"]:
-                self.remove_pod(name)
-                if claim_name(name) in self.claims:
-                    self.remove_claim(claim_name(name))
+                self.end_pod(name)
+
+    def end_pod(self, name: str) -> None:
+        """Remove a pod, and its claim if it has one."""
+        self.remove_pod(name)
+        if claim_name(name) in self.claims:
+            self.remove_claim(claim_name(name))
 
     async def _write(self, what: str, call: Callable[[], Awaitable[Json]]) -> Json:
         self.writes.append(what)

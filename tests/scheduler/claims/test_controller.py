@@ -22,6 +22,7 @@ from tests.scheduler.claims.harness import (
     an_api,
     answer_lost,
     busy,
+    fine,
     killed_after,
     killed_before,
     silent,
@@ -430,9 +431,6 @@ async def test_a_pod_that_goes_while_its_list_is_replaced_leaves_nothing() -> No
 @pytest.mark.parametrize("kill", [killed_before, killed_after])
 async def test_whoever_leads_next_ends_what_was_begun(at: int, kill: Fault) -> None:
     api = an_api(nodes=3)
-
-    async def fine(call: Any) -> Any:
-        return await call()
 
     api.faults = [*[fine] * at, kill]
     first = ClaimsHarness(api)

@@ -24,6 +24,7 @@ from tests.scheduler.claims.harness import (
     an_api,
     answer_lost,
     busy,
+    fine,
     is_bound,
     killed_after,
     killed_before,
@@ -168,9 +169,6 @@ async def test_of_two_gangs_for_the_room_of_one_one_has_all_and_the_other_nothin
 async def test_whoever_leads_next_completes_a_gang(at: int, kill: Fault, scheduled: bool) -> None:
     api = an_api(nodes=4)
 
-    async def fine(call: Any) -> Any:
-        return await call()
-
     api.faults = [*[fine] * at, kill]
     first = ClaimsHarness(api)
     create(api, "g", size=4)
@@ -298,9 +296,6 @@ async def test_a_card_that_somebody_is_allocated_meanwhile_is_not_waited_for() -
 async def test_a_gang_is_completed_although_writes_fail(fault: Fault) -> None:
     api = an_api(nodes=3)
     harness = ClaimsHarness(api)
-
-    async def fine(call: Any) -> Any:
-        return await call()
 
     api.faults = [fine, fault, fault]
     async with harness.running():

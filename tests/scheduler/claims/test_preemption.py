@@ -21,6 +21,7 @@ from tests.scheduler.claims.harness import (
     a_pod,
     an_api,
     busy,
+    fine,
     is_bound,
     killed_after,
     killed_before,
@@ -132,10 +133,6 @@ async def test_a_pod_that_a_budget_protects_stays() -> None:
 async def refused(call: Callable[[], Awaitable[Json]]) -> Json:
     why = "it has two budgets"
     raise Unavailable(verb="POST", path="/eviction", status=500, reason="", message=why)
-
-
-async def fine(call: Callable[[], Awaitable[Json]]) -> Json:
-    return await call()
 
 
 async def test_nobody_is_evicted_unless_all_victims_may_be_and_then_others_are() -> None:

@@ -226,9 +226,7 @@ def _happens(what: str, api: ClaimsApi) -> None:
             api.schedule()
         case "gone":
             for name in list(api.pods)[:1]:
-                api.remove_pod(name)
-                if claim_name(name) in api.claims:
-                    api.remove_claim(claim_name(name))
+                api.end_pod(name)
         case _:
             api.faults.append({"unanswered": unanswered, "lost": answer_lost}[what])
 
