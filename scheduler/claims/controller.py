@@ -334,7 +334,9 @@ class ClaimController:
         if held is not None and not claim.tolerated.issuperset(held.tolerated):
             self._preemptions.end(uid)
             await self._replace(pod, claim, progress)
-        elif self._preemptions.is_threat(pod, claim, planned=progress.planned):
+        elif self._preemptions.is_threat(pod, claim, planned=progress.planned) or (
+            held is None and preemption is None and self._may_take_kept_host(pod, claim)
+        ):
             progress.lists -= 0 if claim.open else 1  # it was not refused
             await self._replace(pod, claim, progress)
         elif preemption is not None:
@@ -357,10 +359,7 @@ class ClaimController:
         if not self._cache.is_explained(uid):  # by the leader before
             self._cache.explain(pod, self._planner.plan(pod).why)
         kept = self._kept_from(pod)
-        # kube-scheduler knows nothing of the CPU that is kept, and would take a card beside it.
-        lacking = kept - claim.excluded
-        unneeded = claim.excluded - kept and (not kept or self._planner.plan(pod).nodes)
-        if lacking or unneeded:
+        if claim.excluded - kept and (not kept or self._planner.plan(pod).nodes):
             await self._replace(pod, claim, progress)
             return
         if pod.info.unschedulable_since is None:  # there may be room
@@ -523,6 +522,14 @@ class ClaimController:
     def _kept_from(self, pod: UnboundPod) -> frozenset[CardUuid]:
         """Return the cards that an open claim leaves out."""
         return self._preemptions.kept_from(pod) | self._planner.without_host(pod)
+
+    def _may_take_kept_host(self, pod: UnboundPod, claim: DeviceClaim) -> bool:
+        """Report whether a claim leads to a node whose CPU or memory Moves keep for others.
+
+        kube-scheduler knows nothing of what is kept.
+        """
+        kept = self._planner.without_host(pod)
+        return not (kept <= claim.excluded if claim.open else kept.isdisjoint(claim.cards))
 
     async def _write(self, pod: UnboundPod, plan: Plan, progress: _Progress) -> None:
         if plan.why and self._leads():

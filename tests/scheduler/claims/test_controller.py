@@ -623,10 +623,12 @@ async def test_an_open_claim_leaves_out_cards_of_a_node_whose_cpu_is_kept_for_a_
     assert not claim_of(api, "cpu").open
 
 
-async def test_a_claim_that_was_open_before_cpu_is_kept_is_replaced() -> None:
+@pytest.mark.parametrize("mib", [2_000, 9_000])
+async def test_a_claim_of_before_cpu_is_kept_is_replaced(mib: int) -> None:
+    """Listed or open, kube-scheduler would follow it onto the node."""
     api = an_api(nodes=1, cards=2)
     harness = ClaimsHarness(api)
-    api.put_pod(a_pod("early", 9_000, cpu="8"))
+    api.put_pod(a_pod("early", mib, cpu="8"))
     await harness.settle()
     later = harness.clock.now() + timedelta(hours=1)
     room = a_beneficiary("GPU-n1-0", uid="uid-waits", held_until=later, cpu_milli=60_000)
