@@ -67,6 +67,8 @@ RESIZE: Final = "fracgpu.io/resize"
 RESIZED: Final = "fracgpu.io/resized"
 APPLIED: Final = "fracgpu.io/applied"
 APPROVED: Final = "fracgpu.io/approved"
+# Kubernetes' own: the container that kubectl takes where none is named.
+DEFAULT_CONTAINER: Final = "kubectl.kubernetes.io/default-container"
 # Annotation of a pod template: the MiB that the webhook wrote into the limits of its containers.
 TEMPLATE_GRANT: Final = "fracgpu.io/template-grant"
 RESERVED_KEYS: Final = (

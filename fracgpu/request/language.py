@@ -78,6 +78,7 @@ def parse_request(
     Raises:
         RequestError: a value cannot be parsed, or two contradict each other.
     """
+    everything = annotations
     annotations = {key: text for key, text in annotations.items() if key.startswith(names.PREFIX)}
     if not annotations and not any(
         any_of_ours(spec.limits) or any_of_ours(spec.requests) for spec in containers
@@ -91,8 +92,9 @@ def parse_request(
     parse_gang(annotations)
     rebalance = _choice(annotations, names.REBALANCE, Rebalance)
     limits = [(spec.name, *parse_resource_limits(spec)) for spec in containers]
+    main = main_container(everything, containers)
     items = {
-        key: _items(annotations, key, containers, parse)
+        key: _items(annotations, key, containers, parse, main=main)
         for key, parse in ITEM_PARSERS.items()
         if key in annotations
     }
@@ -129,6 +131,7 @@ def parse_request(
     if not slices:
         _refuse_lonely_keys(annotations)
         return None
+    _refuse_unclear_items(annotations, slices, main)
     if isolation:
         _refuse_several_cards_of_mps(isolation, slices)
         _refuse_unenforced_limits(annotations, isolation)
@@ -141,6 +144,24 @@ def parse_request(
         topology=topology,
         isolation=isolation,
     )
+
+
+def _refuse_unclear_items(
+    annotations: Mapping[str, str], slices: Sequence[SliceRequest], main: str | None
+) -> None:
+    """Reject an item without a name that is not for the first app container with a share.
+
+    With the grant it is read as for that one, whatever anybody writes on the pod by then.
+    """
+    first = next((part.container for part in slices if part.kind is ContainerKind.APP), main)
+    for key in ITEM_PARSERS if first != main else ():
+        if key in annotations and "=" not in annotations[key]:
+            raise RequestError(
+                field=key,
+                found=annotations[key],
+                wanted=f"pairs 'container=item': {names.DEFAULT_CONTAINER} names '{main}', and "
+                f"'{first}' before it asks for a share too",
+            )
 
 
 def _refuse_other_limit(annotations: Mapping[str, str], part: SliceRequest) -> None:
@@ -271,15 +292,33 @@ def _refuse_orphans(
 def main_container(
     annotations: Mapping[str, str], containers: Sequence[ContainerSpec]
 ) -> str | None:
-    """Return the container that an item without a name is for: the first app container, if any.
+    """Return the container that an item without a name is for, if the pod has any app container.
 
-    In a pod that has its grant it is the first that was granted: a service mesh may have put its
-    own container before it since.
+    It is the one that :func:`stated_main_container` returns, else the first app container.
+    """
+    apps = (spec.name for spec in containers if spec.kind is ContainerKind.APP)
+    return stated_main_container(annotations, containers) or next(apps, None)
+
+
+def stated_main_container(
+    annotations: Mapping[str, str], containers: Sequence[ContainerSpec]
+) -> str | None:
+    """Return the app container that a pod says is the main one; None if it does not say.
+
+    In a pod that has its grant, or whose template has, it is the first that was granted: a service
+    mesh may have put its own container before it since. In any other it is the one that the pod
+    names as its default: meshes whose webhook is called before ours write that.
     """
     apps = [spec for spec in containers if spec.kind is ContainerKind.APP]
-    if names.GRANTED in annotations:
-        apps = [spec for spec in apps if names.GPU_MEM in spec.limits] or apps
-    return apps[0].name if apps else None
+    granted = [spec.name for spec in apps if names.GPU_MEM in spec.limits]
+    if granted and names.GRANTED not in annotations:
+        pairs = annotations.get(names.TEMPLATE_GRANT, "").split(",", MAX_CONTAINERS)
+        in_template = {pair.partition("=")[0].strip() for pair in pairs}
+        granted = [name for name in granted if name in in_template]
+    if granted:
+        return granted[0]
+    default = annotations.get(names.DEFAULT_CONTAINER)
+    return default if any(spec.name == default for spec in apps) else None
 
 
 def _items(
@@ -287,13 +326,14 @@ def _items(
     key: str,
     containers: Sequence[ContainerSpec],
     parse: Callable[[str, str], _T],
+    *,
+    main: str | None,
 ) -> dict[str, _T]:
     """Parse one annotation: one item for the main container, or ``name=item`` pairs."""
     text = annotations[key]
     known = {spec.name: None for spec in containers}
     if "=" in text:
         return {name: parse(item, key) for name, item in _pairs(text, key, known).items()}
-    main = main_container(annotations, containers)
     if main is None:
         raise RequestError(field=key, found=text, wanted="a pod with at least one container")
     if "," in text and len(known) > 1:

@@ -7,6 +7,7 @@ import msgspec
 
 from fracgpu import names
 from fracgpu.errors import shorten
+from fracgpu.request.language import main_container
 from fracgpu.units import Mib
 from webhook.admission.bounds import MAX_TEMPLATES, asks_in_json, check_bounds, check_size
 from webhook.admission.context import DecisionContext
@@ -159,10 +160,16 @@ def _asked(template: Pod) -> tuple[object, ...]:
         for key, text in template.annotations.items()
         if key.startswith(names.PREFIX) and key != names.TEMPLATE_GRANT
     }
-    return notes, [
-        (spec.name, spec.kind, spec.limits.get(names.GPU_MEM), spec.requests.get(names.GPU_MEM))
-        for spec in specs(template)
-    ]
+    containers = specs(template)
+    main = main_container(template.annotations, containers)
+    return (
+        notes,
+        main,
+        [
+            (spec.name, spec.kind, spec.limits.get(names.GPU_MEM), spec.requests.get(names.GPU_MEM))
+            for spec in containers
+        ],
+    )
 
 
 def _has_controller(body: msgspec.Raw) -> bool:

@@ -51,13 +51,19 @@ class Options:
 
 
 class PodForDialects(msgspec.Struct, frozen=True, kw_only=True):
-    """The parts of a pod, and of its namespace, that can carry a request."""
+    """The parts of a pod, and of its namespace, that can carry a request.
+
+    Attributes:
+        main: the container that the pod says is the main one; None if it does not say. Set by
+            :mod:`fracgpu.request.dialects.resolve`.
+    """
 
     containers: tuple[ContainerSpec, ...] = ()
     annotations: Mapping[str, str] = {}
     labels: Mapping[str, str] = {}
     namespace_labels: Mapping[str, str] = {}
     scheduler_name: str = ""
+    main: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,7 @@ from fracgpu.request.dialects.dialect import (
 from fracgpu.request.dialects.native import spelled
 from fracgpu.request.dialects.registry import DIALECTS, annotation_owners, is_foreign, limit_owners
 from fracgpu.request.dialects.systems import kai
-from fracgpu.request.language import refuse_beyond
+from fracgpu.request.language import refuse_beyond, stated_main_container
 from fracgpu.request.need import Strategy
 
 _ORIGIN_CHARS: Final = 60
@@ -68,6 +68,7 @@ class OwnedKeys:
             pod,
             annotations=self.annotations,
             containers=_with(pod.containers, limits=self.limits),
+            main=stated_main_container(pod.annotations, pod.containers),
         )
 
     def mended(self, pod: PodForDialects) -> PodForDialects:
@@ -87,7 +88,10 @@ class OwnedKeys:
         if self.stray_annotations and (target := _target(pod, limits)):
             limits[target] = {**self.stray_annotations, **limits[target]}
         containers = _with(pod.containers, limits=limits)
-        return msgspec.structs.replace(pod, annotations=annotations, containers=containers)
+        main = stated_main_container(pod.annotations, pod.containers)
+        return msgspec.structs.replace(
+            pod, annotations=annotations, containers=containers, main=main
+        )
 
 
 def _target(pod: PodForDialects, limits: Mapping[str, Mapping[str, str]]) -> str:

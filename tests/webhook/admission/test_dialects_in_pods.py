@@ -1,11 +1,15 @@
 """Other systems' pods where their dialect is enabled: what our own words for them would become."""
 
+import copy
+import json
 from dataclasses import replace
 from typing import Final
 
 import pytest
 
 from fracgpu.request.dialects import NAMES, DialectSettings, MemoryUnit, Options
+from fracgpu.request.need import PodNeed
+from fracgpu.state.pod_info import decode_pod_info
 from tests.fracgpu.request.dialects.pods import Row
 from tests.fracgpu.request.dialects.rows import EVERY_ROW, ROWS
 from tests.fracgpu.request.dialects.systems import test_gpushare as gpushare
@@ -86,6 +90,41 @@ def test_a_foreign_pod_becomes_what_our_own_words_become(dialect: str, row: Row)
     # Limits are taken away, and with them all that makes it another system's pod. Where only
     # annotations do, they stay, and so does what is said of those that mean nothing here.
     assert again.warnings == (() if row.limits else row.warnings)
+
+
+def with_proxy(pod: Json, place: int, **notes: str) -> Json:
+    """Return the pod with a container that a service mesh's webhook has put there."""
+    found = copy.deepcopy(pod)
+    found["spec"]["containers"].insert(place, a_container("proxy"))
+    annotations = {f"kubectl.kubernetes.io/{key}": text for key, text in notes.items()}
+    found["metadata"]["annotations"] = {**found["metadata"].get("annotations", {}), **annotations}
+    return found
+
+
+def need_of(pod: Json) -> PodNeed | None:
+    return decode_pod_info(json.dumps(pod).encode()).need
+
+
+@pytest.mark.parametrize("place", [0, 1])
+@EVERY_ROW
+def test_a_service_mesh_may_be_called_before_us_or_after_us(
+    dialect: str, row: Row, place: int
+) -> None:
+    """Called first, it names the pod's own container as the default, for kubectl."""
+    rules = replace(RULES, dialects=DialectSettings(options=row.options))
+
+    def admitted(pod: Json) -> Json:
+        outcome = judged(pod, EVERY_MODEL, labels=on(dialect), rules=rules)
+        assert not isinstance(outcome, Denied)
+        return stored(pod, outcome)
+
+    alone = admitted(of(row))
+    after_us = admitted(with_proxy(alone, place))
+    before_us = admitted(with_proxy(of(row), place, **{"default-container": "train"}))
+
+    assert need_of(alone) == need_of(after_us) == need_of(before_us) is not None
+    assert admitted(after_us) == after_us
+    assert admitted(before_us) == before_us
 
 
 @ONE_OF_EACH

@@ -910,6 +910,33 @@ def test_a_grant_of_this_request_stays_and_one_of_an_earlier_one_must_still_be_t
     assert isinstance(outdated, Denied)
 
 
+def test_the_share_is_the_default_containers_whatever_a_service_mesh_has_put_first() -> None:
+    proxy, train = a_container("proxy"), a_container()
+    pod = a_pod(proxy, train, a_container("web"), fraction="0.5", cores="30")
+    pod["metadata"]["annotations"]["kubectl.kubernetes.io/default-container"] = "train"
+
+    once = stored(pod, judged(pod))
+
+    need = decode_pod_info(json.dumps(once).encode()).need
+    assert need is not None
+    assert [(each.name, each.mib, each.cores) for each in need.containers] == [("train", 40960, 30)]
+    once["metadata"]["annotations"]["kubectl.kubernetes.io/default-container"] = "web"
+    assert judged(once) == Allowed(dialect=OURS), "once it is granted nothing is read from that"
+
+
+def test_an_item_without_a_name_is_refused_where_it_could_be_for_either_of_two() -> None:
+    pod = a_pod(a_container("eval"), a_container(), fraction="eval=0.5, train=0.5", cores="30")
+    pod["metadata"]["annotations"]["kubectl.kubernetes.io/default-container"] = "train"
+
+    outcome = judged(pod)
+
+    assert isinstance(outcome, Denied)
+    assert outcome.message == (
+        "fracgpu.io/cores is '30'; want pairs 'container=item': kubectl.kubernetes.io/"
+        "default-container names 'train', and 'eval' before it asks for a share too"
+    )
+
+
 def test_a_container_that_a_service_mesh_puts_first_takes_no_share() -> None:
     """Istio and Linkerd hold the others until their proxy has started."""
     pod = a_pod(a_container(), a_container("web"), fraction="0.5", cores="30")

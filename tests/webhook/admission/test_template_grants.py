@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from fracgpu.cards.card_class import CardClass
 from fracgpu.k8s.quantity import canonical
 from fracgpu.request.grant import ClassRule
+from fracgpu.state.pod_info import decode_pod_info
 from simulator.apiserver.apimachinery.patches import json_patch
 from tests.webhook.admission.test_mutation import classes_st, pods
 from tests.webhook.builders import (
@@ -229,6 +230,26 @@ def test_the_same_manifest_again_changes_nothing_whatever_the_cluster_has() -> N
     for classes in (CLASSES, OTHER_ORDER, (A30S,)):
         for sent in (manifest, merged, live):
             assert granted(sent, live, classes=classes) == live
+
+
+def test_a_container_put_before_the_one_of_the_templates_grant_takes_no_share() -> None:
+    pod = a_pod_of(granted(a_deployment(fraction="0.5")))
+    pod["spec"]["containers"].insert(0, a_container("proxy"))
+
+    again = stored(pod, judged(pod))
+
+    need = decode_pod_info(json.dumps(again).encode()).need
+    assert need is not None
+    assert [(each.name, each.mib) for each in need.containers] == [("train", 40960)]
+
+
+def test_another_default_container_gets_what_the_first_one_had() -> None:
+    live = granted(a_deployment(a_container("web"), a_container(), fraction="0.5"))
+    changed = copy.deepcopy(live)
+    notes = changed["spec"]["template"]["metadata"]["annotations"]
+    notes["kubectl.kubernetes.io/default-container"] = "train"
+
+    assert record(granted(changed, live)) == "train=40960"
 
 
 def test_a_new_image_keeps_what_was_written_and_a_new_request_does_not() -> None:

@@ -164,9 +164,9 @@ def _chosen(pod: PodForDialects) -> str:
     name = pod.annotations.get(CONTAINER)
     if name is not None:
         return _known(pod, name, field=annotation_field(CONTAINER), found=name)
-    for spec in pod.containers:
-        if spec.kind is ContainerKind.APP:
-            return spec.name
+    apps = (spec.name for spec in pod.containers if spec.kind is ContainerKind.APP)
+    if main := pod.main or next(apps, None):
+        return main
     raise RequestError(
         field=annotation_field(FRACTION if FRACTION in pod.annotations else MEMORY),
         found="a pod without containers",

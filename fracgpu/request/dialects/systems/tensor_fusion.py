@@ -186,7 +186,7 @@ def _compute(pod: PodForDialects, key: str) -> int | None:
 def _container(pod: PodForDialects) -> str:
     """Return the one container of the request; several cannot share one slice."""
     apps = [spec.name for spec in pod.containers if spec.kind is ContainerKind.APP]
-    named = pod.annotations.get(CONTAINER)
+    named = pod.annotations.get(CONTAINER, pod.main)
     if named is None and len(apps) == 1:
         return apps[0]
     if named in [spec.name for spec in pod.containers]:
