@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from component.config_keys import WIRING
 from component.placement_config import KEY as PLACEMENT_KEY
 from component.placement_config import parse_strategy
+from component.wiring import Wirings, parse_wirings
 from fracgpu import names
 from fracgpu.disruption.policy import RebalancerPolicy
 from fracgpu.request.need import DEFAULT_STRATEGY, Strategy
@@ -41,6 +43,7 @@ class ClusterSettings:
     policy: RebalancerPolicy
     strategy: Strategy
     source: str
+    wirings: Wirings
 
 
 def add_prometheus_flags(parser: argparse.ArgumentParser) -> None:
@@ -107,27 +110,30 @@ async def read_settings(client: KubeClient, *, namespace: str) -> ClusterSetting
         body = await client.get(CONFIGMAPS, names.CONFIG_MAP, namespace=namespace)
     except NotFound:
         source = f"the defaults, because there is no {where}"
-        return ClusterSettings(policy=RebalancerPolicy(), strategy=DEFAULT_STRATEGY, source=source)
+        return ClusterSettings(
+            policy=RebalancerPolicy(), strategy=DEFAULT_STRATEGY, source=source, wirings=Wirings()
+        )
     data: dict[str, str] = decode_object(body).get("data") or {}
     try:
         policy = parse_policy(data[KEY]) if KEY in data else RebalancerPolicy()
         strategy = parse_strategy(data.get(PLACEMENT_KEY, ""))
+        wirings = parse_wirings(data[WIRING]) if WIRING in data else Wirings()
     except ValueError as error:
         raise ReadingFailed(f"{where}: {error}; try another policy with --config") from error
-    return ClusterSettings(policy=policy, strategy=strategy, source=where)
+    return ClusterSettings(policy=policy, strategy=strategy, source=where, wirings=wirings)
 
 
-async def read_cluster(client: KubeClient, *, by_claims: bool) -> ClusterCache:
+async def read_cluster(client: KubeClient, wirings: Wirings) -> ClusterCache:
     """List the cluster into the rebalancer's own cache, and stop following it.
 
     Args:
         client: lists.
-        by_claims: claims can be listed, by which pods may hold cards.
+        wirings: how pods may get their cards.
 
     Raises:
         ReadingFailed: not everything could be listed within a minute, or may be.
     """
-    cache = ClusterCache(client, by_claims=by_claims)
+    cache = ClusterCache(client, wirings)
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(run(), name=name) for name, run in cache.tasks().items()]
         with suppress(TimeoutError):
@@ -140,6 +146,4 @@ async def read_cluster(client: KubeClient, *, by_claims: bool) -> ClusterCache:
             task.cancel()
     if not cache.synced:
         raise ReadingFailed(f"the API server did not list everything within {_SYNC_LIMIT_S:g} s")
-    if not by_claims and any(pod.info.device_claim for pod in cache.placed_pods.values()):
-        raise ReadingFailed("may not list resourceclaims, by which pods hold cards here")
     return cache

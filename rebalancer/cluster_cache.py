@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import structlog
 
+from component.wiring import Wiring, Wirings
 from fracgpu.cards.card import CardUuid, NodeCards
 from fracgpu.device_claims.claim import DeviceClaim, decode_claim
 from fracgpu.disruption.disruption_state import DisruptionState
@@ -97,10 +98,11 @@ class ClusterCache:
 
     Args:
         client: lists and watches.
-        by_claims: pods may hold cards by claims.
+        wirings: how pods may get their cards.
     """
 
-    def __init__(self, client: KubeClient, *, by_claims: bool = False) -> None:
+    def __init__(self, client: KubeClient, wirings: Wirings) -> None:
+        self._wirings = wirings
         self._ledger = Ledger()
         self._placed_pods: dict[str, PlacedPod] = {}
         self._scheduled: dict[str, ScheduledPod] = {}
@@ -113,7 +115,7 @@ class ClusterCache:
         self._claimants: dict[str, _Pod] = {}
         self._claim_informer = (
             Informer(client, RESOURCE_CLAIMS, decode=decode_claim, on_change=self._claim)
-            if by_claims
+            if wirings.serves(Wiring.CLAIMS)
             else None
         )
         self._pod_informer = Informer(client, PODS, decode=_read_pod, on_change=self._pod)
@@ -214,6 +216,10 @@ class ClusterCache:
             index=self._index,
             strategy=strategy,
             scheduler_name=scheduler_name,
+            claims_in={
+                name: self._get_claims(labels)
+                for name, labels in self.scheduling().namespaces.items()
+            },
             leading_since=leading_since,
         )
 
@@ -236,6 +242,13 @@ class ClusterCache:
                 ),
             )
         return self._scheduling
+
+    def _get_claims(self, labels: Mapping[str, str]) -> bool | None:
+        """Report whether new pods of a namespace get claims; None where none is admitted."""
+        try:
+            return self._wirings.of(labels) is Wiring.CLAIMS
+        except ValueError:
+            return None
 
     def workloads(self) -> WorkloadState:
         """Return the owners of pods and what guards them, and the kinds that are not known yet."""

@@ -9,7 +9,7 @@ from functools import partial
 from component.config_watcher import ConfigWatcher
 from component.leader_gate import LeaderGate
 from component.placement_config import watch_strategy
-from component.wiring import Wiring, read_wirings
+from component.wiring import Wirings, read_wirings
 from fracgpu import names
 from fracgpu.disruption.policy import RebalancerPolicy
 from kube.access import connect
@@ -65,7 +65,7 @@ def build(settings: RebalancerSettings, *, base: RebalancerPolicy | None = None)
             yield running(
                 settings,
                 client,
-                by_claims=wirings.serves(Wiring.CLAIMS),
+                wirings=wirings,
                 base=base or RebalancerPolicy(),
                 prometheus=prometheus,
                 metrics=metrics,
@@ -89,7 +89,7 @@ def running(  # noqa: PLR0913 - the parts of one process
     settings: RebalancerSettings,
     client: KubeClient,
     *,
-    by_claims: bool,
+    wirings: Wirings,
     base: RebalancerPolicy,
     prometheus: Prometheus,
     metrics: RebalancerMetrics,
@@ -108,7 +108,7 @@ def running(  # noqa: PLR0913 - the parts of one process
     )
     leader_gate = LeaderGate(election)
     writer = client.guarded(leader_gate.guard)
-    cache = ClusterCache(client, by_claims=by_claims)
+    cache = ClusterCache(client, wirings)
     changed = asyncio.Event()
     config: ConfigWatcher[RebalancerPolicy] = ConfigWatcher(
         client,

@@ -35,6 +35,7 @@ from cli.rebalancing import (
     read_policy_file,
     read_settings,
 )
+from component.wiring import Wiring
 from fracgpu import names
 from fracgpu.disruption.brakes import open_breakers
 from fracgpu.disruption.move import PastMove
@@ -59,11 +60,8 @@ async def _plan(client: KubeClient, options: argparse.Namespace) -> int:
     try:
         settings = await read_settings(client, namespace=options.system_namespace)
         if options.config is not None:
-            settings = ClusterSettings(
-                policy=read_policy_file(options.config),
-                strategy=settings.strategy,
-                source=str(options.config),
-            )
+            policy = read_policy_file(options.config)
+            settings = replace(settings, policy=policy, source=str(options.config))
         async with reach_prometheus(client, options) as prometheus:
             report = await read_report(
                 client,
@@ -100,8 +98,10 @@ async def read_report(
         MovesUnreadable: what past moves there were is unknown.
     """
     policy = settings.policy
-    by_claims = await list_device_claims(client, ()) is not None
-    cache = await read_cluster(client, by_claims=by_claims)
+    wirings = settings.wirings
+    if wirings.serves(Wiring.CLAIMS) and await list_device_claims(client, ()) is None:
+        raise ReadingFailed("may not list resourceclaims, by which pods hold cards here")
+    cache = await read_cluster(client, wirings)
     past = await _past_moves(client)
     now = await server_time(prometheus)
     measured, heat = await look_back(

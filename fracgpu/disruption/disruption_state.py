@@ -288,6 +288,7 @@ class DisruptionState:
         index: the cards of *snapshot* as arrays; it goes on to the next cycle.
         past: moves of the last day, those under way included.
         strategy: the cluster's default for placing a replacement; a pod may name its own.
+        claims_in: by namespace, whether its new pods get claims; None where none is admitted.
         leading_since: when this process became the leader.
         budgets: what is left of them, counted once for a whole plan; None is counted when asked.
         history: what pods did over the memory window; those without one are taken to be steady.
@@ -303,6 +304,7 @@ class DisruptionState:
     index: SnapshotIndex = field(default_factory=SnapshotIndex, repr=False)
     strategy: Strategy
     scheduler_name: str
+    claims_in: Mapping[str, bool | None] = field(default_factory=dict)
     leading_since: datetime
     budgets: Budgets | None = None
     history: LoadHistory = field(default=NO_HISTORY, repr=False)
@@ -315,6 +317,11 @@ class DisruptionState:
     def places(self, pod: PodInfo) -> bool:
         """Report whether a pod gets what is reserved for it; any kube-scheduler gives its claim."""
         return bool(pod.device_claim) or pod.scheduler_name == self.scheduler_name
+
+    def replaces_alike(self, pod: PodInfo) -> bool:
+        """Report whether a pod's replacement would get its card as it did: by a claim, or not."""
+        claims = bool(pod.device_claim)
+        return self.claims_in.get(pod.record.namespace, claims) is claims
 
     def learn(self) -> None:
         """Learn what the strategies in use have to know, so that *index* ranks cards by them.

@@ -3,6 +3,7 @@
 import pytest
 
 from cli.rebalancing import ReadingFailed, read_cluster, read_settings
+from component.wiring import Wirings
 from fracgpu import names
 from fracgpu.disruption.policy import Mode
 from fracgpu.request.need import Strategy
@@ -41,6 +42,6 @@ async def test_a_mistake_in_the_configmap_is_named(kube: KubeClient, keys: dict[
 async def test_the_cluster_is_read_once(kube: KubeClient) -> None:
     await make_cluster(kube)
 
-    cache = await read_cluster(kube, by_claims=True)
+    cache = await read_cluster(kube, Wirings(both=True))
 
     assert set(cache.cards()) == {HOT_CARD, COOL_CARD}

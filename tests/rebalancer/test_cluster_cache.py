@@ -3,16 +3,21 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Final
 
 import pytest
 
+from component.wiring import Wiring, Wirings
+from fracgpu import names
 from fracgpu.device_claims.claims import claim_of
 from fracgpu.k8s.node import Taint
+from fracgpu.request.need import DEFAULT_STRATEGY
 from fracgpu.state.allocation import Slice
 from fracgpu.state.pod_info import decode_pod_info
 from fracgpu.units import Mib
 from kube.client import KubeClient
 from kube.kinds import (
+    NAMESPACES,
     NODES,
     PERSISTENT_VOLUME_CLAIMS,
     PERSISTENT_VOLUMES,
@@ -30,17 +35,19 @@ from tests.support.moving import NAMESPACE, add_budget, add_pod, end_pod, make_c
 from tests.support.rebalancing import COOL_CARD, HOT_CARD
 from tests.support.waiting import until_true
 
+BY_CLAIMS: Final = Wirings(default=Wiring.CLAIMS)
+
 
 @pytest.fixture
 async def cache(kube: KubeClient) -> AsyncIterator[ClusterCache]:
     await make_cluster(kube)
-    async with following(kube) as found:
+    async with following(kube, Wirings()) as found:
         yield found
 
 
 @asynccontextmanager
-async def following(kube: KubeClient, *, by_claims: bool = False) -> AsyncIterator[ClusterCache]:
-    found = ClusterCache(kube, by_claims=by_claims)
+async def following(kube: KubeClient, wirings: Wirings) -> AsyncIterator[ClusterCache]:
+    found = ClusterCache(kube, wirings)
     assert not found.synced
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(run()) for run in found.tasks().values()]
@@ -188,6 +195,34 @@ async def test_claims_and_volumes_are_followed(kube: KubeClient, cache: ClusterC
     assert cache.scheduling().namespaces.keys() >= {NAMESPACE}
 
 
+async def test_it_is_known_whether_new_pods_of_a_namespace_get_claims(kube: KubeClient) -> None:
+    await make_cluster(kube)
+    async with following(kube, Wirings(both=True)) as cache:
+        wanted: list[tuple[str | None, bool | None]]
+        wanted = [("claims", True), ("devicePlugin", False), (None, False), ("neither", None)]
+        for label, claims in wanted:
+            labels = {"metadata": {"labels": {names.WIRING_LABEL: label}}}
+            await kube.patch(NAMESPACES, NAMESPACE, labels)
+
+            def known(claims: bool | None = claims) -> bool:
+                return claims_in(cache) is claims
+
+            await until_true(known, what=f"the label {label}")
+
+
+def claims_in(cache: ClusterCache) -> bool | None:
+    state = cache.disruption_state(
+        usage={},
+        heat={},
+        past=(),
+        strategy=DEFAULT_STRATEGY,
+        scheduler_name=names.SCHEDULER_NAME,
+        leading_since=NOON,
+        now=NOON,
+    )
+    return state.claims_in[NAMESPACE]
+
+
 async def a_claimed_pod(kube: KubeClient, name: str) -> Json:
     """Create a pod that is bound with a claim of the hot card; returns the claim, not created."""
     body = a_claiming_pod(name, 4_000, claim=claim_name(name), nodeName="n1")
@@ -208,7 +243,7 @@ async def test_a_pod_holds_what_its_claim_was_allocated_until_the_claim_is_gone(
     kube: KubeClient,
 ) -> None:
     await make_cluster(kube, pods=0)
-    async with following(kube, by_claims=True) as cache:
+    async with following(kube, BY_CLAIMS) as cache:
         claim = await a_claimed_pod(kube, "pod-c")
         await until_true(lambda: bool(cache.placed_pods), what="the pod")
         assert held_mib(cache) == 0
@@ -235,7 +270,7 @@ async def test_claims_pods_and_nodes_are_joined_in_whatever_order_they_come(
     claim = await a_claimed_pod(kube, "pod-c")
     await create_claim(kube, claim)
     await kube.delete(NODES, "n1")
-    async with following(kube, by_claims=True) as cache:
+    async with following(kube, BY_CLAIMS) as cache:
         (pod,) = cache.placed_pods.values()
         assert pod.info.record.problem
 

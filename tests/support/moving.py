@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from prometheus_client import CollectorRegistry
 
+from component.wiring import Wirings
 from fracgpu import names
 from fracgpu.cards.card import Card, CardUuid, CordonEffect, NodeCards
 from fracgpu.disruption.heat import CardReading
@@ -323,7 +324,7 @@ class Rig:
         self.may_write = True
         writer = kube.guarded(self._guard)
         self.placement = Placement()
-        self.cache = ClusterCache(kube)
+        self.cache = ClusterCache(kube, Wirings())
         self.store = MoveStore(writer)
         self.effects = effects(writer)
         self.changed = asyncio.Event()

@@ -139,6 +139,20 @@ def test_a_pod_is_held_back_with_the_reason(facts: dict[str, Any], reason: HoldR
     assert refusal(**facts) is reason
 
 
+@pytest.mark.parametrize("claim", ["", "fracgpu-0123456789"])
+@pytest.mark.parametrize("claims", [False, True, None])
+def test_a_pod_stays_whose_namespace_has_gone_over_to_the_other_wiring(
+    claim: str, claims: bool | None
+) -> None:
+    """Nothing says that its replacement would find room; with None there would be none."""
+    pods = [a_placed_pod(name, device_claim=claim) for name in ("pod-a", "pod-b")]
+    state = replace(a_disruption_state(pods=pods), claims_in={"ml": claims})
+
+    found = why_not_evictable(state, pods[0], policy=POLICY, now=NOON)
+
+    assert found is (None if claims is bool(claim) else HoldReason.OTHER_SCHEDULER)
+
+
 @pytest.mark.parametrize(
     "facts",
     [
