@@ -185,6 +185,11 @@ def read_grant_note(text: str) -> GrantNote | None:
         return None
 
 
+def limits_of(data: GrantData) -> Mapping[str, Mib]:
+    """Return the MiB that a grant writes into the limits of each container."""
+    return {name: Mib(one.cards * one.mib) for name, one in data.containers.items()}
+
+
 def granted_amounts(text: str) -> Mapping[str, GrantedAmounts]:
     """Return what each container was granted; nothing if the annotation cannot be read."""
     note = read_grant_note(text)

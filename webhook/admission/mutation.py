@@ -26,8 +26,10 @@ from fracgpu.request.dialects import (
 )
 from fracgpu.request.grant import Grant, grant
 from fracgpu.request.grant_note import (
+    GrantData,
     GrantNote,
     describe_grant,
+    limits_of,
     read_grant_note,
 )
 from fracgpu.request.language import refuse_misread_moves
@@ -50,6 +52,7 @@ from webhook.admission.pod_edits import (
     Edit,
     container_edits,
     escape,
+    forget_node_edits,
     node_edits,
     own_node_rules,
     refuse_chosen_cards,
@@ -121,7 +124,7 @@ def admit_create(pod: Pod, context: DecisionContext) -> AdmissionResult:
         selected = _selected(pod, context, said)
         granted = _grant(pod, translation, context, selected, sealed=sealed)
         _refuse_no_claim(pod, translation, granted, context)
-        if names.GRANTED in pod.annotations:
+        if sealed is None or sealed.data.claim:  # what a claim was named for stays
             _refuse_forged(pod, said, describe_grant(granted, origin=translation.origin))
     except RequestError as error:
         reason = blame_limit_range(error, pod.annotations)
@@ -172,24 +175,27 @@ def _decision(
     removals: Mapping[str, tuple[str, ...]] = translation.removals
     if with_claim:
         removals = limits_to_remove(pod, shared, removals)
-    tolerated = _tolerated(granted, context) if sealed is None else sealed.data.tolerates
     to_scheduler = _scheduler_edits(
         pod, config, foreign=translation.foreign_scheduler, with_claim=with_claim
     )
-    if sealed is None:
+    before = GrantData(containers={}, claim=context.claim) if sealed is None else sealed.data
+    schedulers = (pod.spec.scheduler_name, config.scheduler_name) if to_scheduler else ()
+    if sealed is not None and describe_grant(granted).repeats(sealed):
+        note, text = sealed, pod.annotations[names.GRANTED]
+    else:
         note = describe_grant(
             granted,
-            dialect=translation.dialect,
+            dialect=translation.dialect or before.dialect,
             origin=translation.origin,
             requires=required,
-            tolerates=tolerated,
-            schedulers=(pod.spec.scheduler_name, config.scheduler_name) if to_scheduler else (),
-            removed=dict(removals),
-            claim=context.claim,
+            tolerates=_tolerated(granted, context),
+            schedulers=before.schedulers or schedulers,
+            removed={**before.removed, **removals},
+            claim=before.claim,
         )
         text = context.seal.write(note)
-    else:
-        note, text = sealed, pod.annotations[names.GRANTED]
+    written = {**read_template_grant(pod.annotations), **limits_of(before)}
+    outdated = () if note is sealed else set(before.requires).difference(required)
     edits = (
         *_metadata_edits(
             pod, {**translation.annotations, **_vendor_key(granted), names.GRANTED: text}
@@ -199,13 +205,14 @@ def _decision(
             pod,
             granted,
             removals,
-            template_mib=read_template_grant(pod.annotations),
+            written_mib=written,
             void_others=config.void_others,
             amounts=not with_claim,
         ),
         *(claim_edits(pod, shared, note.data.claim) if with_claim else ()),
+        *forget_node_edits(pod.spec, outdated),
         *node_edits(pod.spec.affinity, required),
-        *toleration_edits(pod.spec.tolerations, tolerated),
+        *toleration_edits(pod.spec.tolerations, note.data.tolerates),
         *to_scheduler,
     )
     # A pod translated earlier keeps foreign annotations whose resources are gone: warnings about
@@ -290,23 +297,46 @@ def _grant(
 ) -> Grant:
     """Return the grant that we sealed a moment ago if still possible, else one by the rule.
 
-    What we wrote into the pod's template is preferred too, but no reason to refuse the pod.
     Between two reviews of one pod another class may have become the freest, or the rule may have
     changed. An error names the keys that the pod's author wrote.
     """
     assert translation.request is not None  # noqa: S101 - called only for pods with a request
     if context.claim and adds_up(translation.request):
         return _grant_side_by_side(pod, translation, context, selected, sealed=sealed)
+    if sealed is None:
+        return _grant_by_rule(pod, translation, context, selected)
     assert context.classes is not None  # noqa: S101 - and once they are known
+    request, known = translation.request, context.classes
+    if context.pools and context.config.card_classes.wait:
+        known = (*known, *context.declared(ANY_NODE))
+    again = _granted_before(request, known, sealed)
+    if again is not None and (
+        context.claim
+        or selected is None
+        or _granted_before(request, selected.classes, sealed) is not None
+    ):
+        return again
+    # Another webhook may have chosen other nodes since, or changed what the pod asks for.
+    request = with_limits_of(request, limits_of(sealed.data), kept=False)
+    anew = _grant_by_rule(
+        pod, msgspec.structs.replace(translation, request=request), context, selected
+    )
+    no_node = anew.waits_for and not anew.for_pool
+    return again if again and (no_node or describe_grant(anew).repeats(sealed)) else anew
+
+
+def _grant_by_rule(
+    pod: Pod, translation: Translation, context: DecisionContext, selected: SelectedNodes | None
+) -> Grant:
+    """Return a pod's grant by the rule.
+
+    What we wrote into its template is preferred, but no reason to refuse the pod.
+    """
+    assert translation.request is not None  # noqa: S101 - as in _grant
+    assert context.classes is not None  # noqa: S101 - as in _grant
     request = translation.request
     classes, rule = context.classes, context.config.card_classes
     declared = context.declared if context.pools and rule.wait else None
-    again = None
-    if sealed is not None:
-        known = (*classes, *declared(ANY_NODE)) if declared else classes
-        again = _granted_before(request, known, sealed)
-    if again is not None:
-        return again
     in_template = read_template_grant(pod.annotations)
     if in_template:
         with suppress(RequestError):
@@ -321,7 +351,7 @@ def _grant(
         # A DaemonSet's controller ends each round of creating pods at the first one that is refused
         # (kubernetes, pkg/controller/daemon, syncNodes). So this one waits, as a pod does that asks
         # for a resource which its node lacks, and the others run.
-        elsewhere = _grant(pod, translation, context, None, sealed=None)
+        elsewhere = _grant_by_rule(pod, translation, context, None)
         return msgspec.structs.replace(elsewhere, waits_for=str(error))
 
 

@@ -15,7 +15,7 @@ from fracgpu import names
 from fracgpu.cards.card_class import DEFAULT_VENDOR, CardClass
 from fracgpu.cards.pool_catalogue import NO_CATALOGUE, PoolCatalogue
 from fracgpu.errors import RequestError
-from fracgpu.k8s.affinity import NodeSelectorJson, NodeTermJson
+from fracgpu.k8s.affinity import NodeTermJson
 from fracgpu.k8s.node_affinity import (
     NodeExpression,
     NodeRules,
@@ -70,6 +70,7 @@ def read_patch(patch: bytes) -> tuple[Edit, ...]:
 
 
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
+_TERMS: Final = f"/spec/affinity/nodeAffinity/{_REQUIRED}/nodeSelectorTerms"
 
 
 def requirements(
@@ -187,6 +188,18 @@ def own_node_rules(spec: PodSpec, added: Collection[AddedRequirement]) -> NodeRu
     return NodeRules(selector=selector_expressions(spec.node_selector or {}), terms=terms)
 
 
+def forget_node_edits(spec: PodSpec, gone: Collection[AddedRequirement]) -> list[Edit]:
+    """Return the edits that take requirements that :func:`node_edits` added from every term."""
+    required = spec.required_nodes
+    found = {(each.key, each.operator, each.values) for each in gone}
+    return [
+        Edit(op="remove", path=f"{_TERMS}/{index}/matchExpressions/{place}")
+        for index, term in enumerate((required and required.node_selector_terms) or ())
+        for place, each in reversed(tuple(enumerate(term.match_expressions or ())))
+        if (each.key, each.operator, tuple(each.values or ())) in found
+    ]
+
+
 def node_edits(affinity: Affinity | None, wanted: Sequence[AddedRequirement]) -> list[Edit]:
     """Return the edits that add *wanted* to the pod's required node affinity.
 
@@ -203,20 +216,13 @@ def node_edits(affinity: Affinity | None, wanted: Sequence[AddedRequirement]) ->
     path += "/nodeAffinity"
     if affinity.node_affinity is None:
         return [Edit(path=path, value={_REQUIRED: new})]
-    path += f"/{_REQUIRED}"
     selector = affinity.node_affinity.required
     if selector is None:
-        return [Edit(path=path, value=new)]
-    return _selector_edits(f"{path}/nodeSelectorTerms", selector, wanted)
-
-
-def _selector_edits(
-    path: str, selector: NodeSelectorJson, wanted: Sequence[AddedRequirement]
-) -> list[Edit]:
+        return [Edit(path=f"{path}/{_REQUIRED}", value=new)]
     edits = []
     for index, term in enumerate(selector.node_selector_terms or ()):
         if term.match_expressions or term.match_fields:
-            edits += _term_edits(f"{path}/{index}/matchExpressions", term, wanted)
+            edits += _term_edits(f"{_TERMS}/{index}/matchExpressions", term, wanted)
     return edits
 
 
@@ -284,7 +290,7 @@ def container_edits(
     granted: Grant,
     removals: Mapping[str, Sequence[str]],
     *,
-    template_mib: Mapping[str, Mib],
+    written_mib: Mapping[str, Mib],
     void_others: bool,
     amounts: bool = True,
 ) -> list[Edit]:
@@ -294,7 +300,7 @@ def container_edits(
         pod: the pod with all containers of the grant.
         granted: its MiB and slots are written into limits and requests.
         removals: by container name, the resources to remove.
-        template_mib: by container name, what we had written into the pod's template.
+        written_mib: by container name, what we had written into the pod or its template.
         void_others: keep containers without a grant from seeing all cards of the node: CUDA images
             set the variable to "all", and the runtime trusts it.
         amounts: write them; not where a claim stands in their place.
@@ -308,7 +314,7 @@ def container_edits(
                 edits += removal_edits(pointer, container, removals)
             if not amounts:
                 continue
-            outdated = template_mib.get(need.name, need.total_mib) != need.total_mib
+            outdated = written_mib.get(need.name, need.total_mib) != need.total_mib
             path = f"{pointer}/resources"
             edits += _amount_edits(path, container.resources, need, overwrite=outdated)
         elif void_others:
@@ -334,7 +340,7 @@ def _amount_edits(
 ) -> list[Edit]:
     """Return edits that add missing amounts; the grant has verified those that are present.
 
-    Where those may be of the pod's template, which the grant need not repeat, *overwrite* them.
+    Where those may be of an earlier grant, which this one need not repeat, *overwrite* them.
     """
     mib, slots = str(need.total_mib), str(need.cards)
     written = {names.GPU_MEM: mib, names.GPU_SLOT: slots}

@@ -127,6 +127,49 @@ def test_a_share_is_a_share_of_a_card_that_the_selected_nodes_have(spec: Json) -
     assert class_of(decided(a_pod(fraction="0.5", spec=spec))) == 40_000
 
 
+def nodes_for(pod: Json) -> list[str]:
+    spec = pod["spec"]
+    selector = tuple(spec.get("nodeSelector", {}).items())
+    rules = read_node_rules(selector, json.dumps(spec["affinity"]).encode(), b"")
+    return [node.node for node in NODES if rules.selects(node.labels, node=node.node)]
+
+
+def later(pod: Json, spec: Json) -> Json:
+    """Return a pod, as we patched it, to which a webhook that is called next adds selectors."""
+    found = copy.deepcopy(pod)
+    found["spec"]["nodeSelector"] = spec.get("nodeSelector", {})
+    required = found["spec"]["affinity"]["nodeAffinity"][REQUIRED]
+    (ours,) = required["nodeSelectorTerms"]
+    added = (affinity(on()) | spec)["affinity"]["nodeAffinity"][REQUIRED]
+    required["nodeSelectorTerms"] = [
+        {
+            "matchExpressions": [*ours["matchExpressions"], *term["matchExpressions"]],
+            "matchFields": term["matchFields"],
+        }
+        for term in added["nodeSelectorTerms"]
+    ]
+    return found
+
+
+@pytest.mark.parametrize("spec", SELECTING_A100S.values(), ids=SELECTING_A100S)
+def test_selectors_that_a_later_webhook_adds_decide_on_the_share_as_if_it_had_come_first(
+    spec: Json,
+) -> None:
+    """The API server asks us again then (reinvocationPolicy)."""
+    asked = a_pod(fraction="0.5")
+    once = stored(asked, decided(asked))
+
+    outcome = decided(later(once, spec))
+
+    assert class_of(outcome) == 40_000
+    again = stored(later(once, spec), outcome)
+    (container,) = again["spec"]["containers"]
+    assert container["resources"]["limits"][names.GPU_MEM] == "20k"
+    assert container["resources"]["requests"][names.GPU_MEM] == "20k"
+    assert (nodes_for(later(once, spec)), nodes_for(again)) == ([], ["a100-1"])
+    assert decided(again) == Allowed(dialect="fracgpu")
+
+
 def test_of_the_selected_nodes_classes_the_freest_there_is_taken() -> None:
     spec = {"nodeSelector": {"zone": "b"}}
     busy = a_node("t4-3", T4, cards=8, zone="c")
