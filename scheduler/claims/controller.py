@@ -381,7 +381,7 @@ class ClaimController:
         The plan has no nodes where others are preempted for first; None where there are no victims.
         """
         searches, due_s = progress.searches
-        if progress.not_taken or self._clock.monotonic() < due_s:
+        if progress.not_taken or pod.info.pod_group or self._clock.monotonic() < due_s:
             return None
         nodes = self._planner.candidates(pod, without=progress.refused)
         plan = await self._preemptions.find(pod, nodes)
@@ -514,6 +514,10 @@ class ClaimController:
         plan = self._planner.plan(pod, without=progress.refused, kept=kept)
         if progress.lists >= _MOST_LISTS and not plan.tolerated:
             plan = Plan(choice={}, cards=None, why="kube-scheduler takes none of the best cards")
+        elif pod.info.pod_group and not plan.tolerated:
+            # kube-scheduler tries all of them together: what is listed for pods that may be waited
+            # for would count as theirs.
+            plan = Plan(choice={}, cards=None, why=plan.why)
         # There must be no await since the choice, or another pod could be given the same MiB.
         if plan.nodes:
             self._cache.assume(pod, plan.nodes[0], plan.choice, move=plan.move)

@@ -56,8 +56,6 @@ def why_no_claim(pod: PodInfo) -> str:
     """Return why no claim is made for a pod, whatever is free; empty if one is."""
     if pod.need_problem or pod.need is None:
         return pod.need_problem or "the pod has a claim of FracGPU's, and no grant"
-    if pod.pod_group:
-        return "PodGroups are not placed where kube-scheduler allocates the cards (wiring: claims)"
     try:
         refuse_too_large(pod.need)
     except RequestError as error:

@@ -13,6 +13,7 @@ from typing import Any, Final
 import pytest
 
 from fracgpu import names
+from kube.kinds import Kind
 from tests.support.api_gate import ApiGate, Write, claiming
 from tests.support.claims import a_claiming_pod
 from tests.support.gpu import some_cards
@@ -28,6 +29,8 @@ SLACK_S: Final = 9.0
 CARDS = {name: some_cards(name, count=2, mib=24_000) for name in ("n1", "n2")}
 SIZE: Final = 3
 POD_MIB: Final = 16_000
+GATES: Final = "GenericWorkload=true,GangScheduling=true"
+POD_GROUPS: Final = Kind("scheduling.k8s.io/v1alpha2", "podgroups", "PodGroup", namespaced=True)
 
 
 @pytest.fixture
@@ -182,6 +185,52 @@ async def test_a_gang_is_completed_although_the_leader_is_killed_after_each_of_i
                 return await claimed(cluster) == {gang: SIZE, "late": SIZE}
 
             await until(each_late_one_waits, what="open claims, and none of the other gang")
+
+
+async def test_of_two_pod_groups_for_the_room_of_one_each_runs_whole_in_turn(
+    tmp_path: Path,
+) -> None:
+    """kube-scheduler counts their pods itself, and takes their cards as they come."""
+    async with real_claims(tmp_path, CARDS, gates=GATES) as cluster, cluster.controller():
+        for name in ("a", "b"):
+            policy = {"schedulingPolicy": {"gang": {"minCount": SIZE}}}
+            group = {"metadata": {"name": name, "namespace": "default"}, "spec": policy}
+            await cluster.client.create(POD_GROUPS, group)
+        *most, last = [pod for name in ("a", "b") for pod in of_group(name)]
+        await create_all(cluster.client, most[: SIZE - 1] + most[SIZE:])
+
+        async def all_claimed() -> bool:
+            return (await claimed(cluster)).total() == 2 * SIZE - 2
+
+        await until(all_claimed, what="each has a claim", limit_s=60)
+        assert await bound(cluster) == {}
+        await create_all(cluster.client, [most[SIZE - 1], last])
+        await cluster.until_bound(SIZE)
+        (one,) = await bound(cluster)
+
+        async def other_was_tried() -> bool:
+            waiting = [pod for pod in await cluster.pods() if not pod["spec"].get("nodeName")]
+            return all(pod["status"].get("conditions") for pod in waiting)
+
+        await until(other_was_tried, what="kube-scheduler has tried the other", limit_s=60)
+        assert await bound(cluster) == {one: SIZE}
+        # The pods of a group make nobody leave, and keep no card from others.
+        await create_all(cluster.client, [a_claiming_pod("late", POD_MIB)])
+        await cluster.until_bound(SIZE + 1)
+        for number in range(SIZE):
+            await delete_pod(cluster.client, f"{one}-{number}")
+        other = "b" if one == "a" else "a"
+
+        async def other_runs() -> bool:
+            return await bound(cluster) == {other: SIZE, "late": 1}
+
+        await until(other_runs, what="the other runs", limit_s=60)
+        assert await cluster.overbooked() == []
+
+
+def of_group(name: str) -> list[dict[str, Any]]:
+    group = {"podGroupName": name}
+    return [a_claiming_pod(f"{name}-{n}", POD_MIB, schedulingGroup=group) for n in range(SIZE)]
 
 
 async def test_a_gang_that_cannot_be_completed_gives_back_what_nobody_uses(

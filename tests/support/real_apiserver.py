@@ -39,16 +39,19 @@ async def real_api_server(
         yield api
 
 
-async def start_stock_scheduler(api: ControlPlane, kubeconfig: Path, **connection: Any) -> None:
+async def start_stock_scheduler(
+    api: ControlPlane, kubeconfig: Path, *, gates: str = "", **connection: Any
+) -> None:
     """Start kube-scheduler with a configuration that says only where the API server is.
 
     Args:
         api: the control plane.
         kubeconfig: for kube-scheduler, as the control plane wrote it.
+        gates: feature gates.
         connection: further fields of ``clientConnection``.
     """
     configuration = stock_configuration(kubeconfig=kubeconfig)
     configuration["clientConnection"] |= connection
     config = api.workdir / "kube-scheduler.json"
     config.write_text(json.dumps(configuration))
-    await api.start_scheduler(config)
+    await api.start_scheduler(config, *([f"--feature-gates={gates}"] if gates else []))

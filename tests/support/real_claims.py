@@ -95,6 +95,7 @@ async def real_claims(
     nodes: Mapping[str, Json] | None = None,
     flags: Mapping[str, str | None] | None = None,
     users: Mapping[str, str] | None = None,
+    gates: str = "",
 ) -> AsyncIterator[ClaimsCluster]:
     """Start a control plane with the cluster's own kube-scheduler, or skip the test.
 
@@ -104,7 +105,11 @@ async def real_claims(
         nodes: the nodes; by default those of :func:`a_claiming_node`.
         flags: of kube-apiserver.
         users: groups by user, besides the administrator.
+        gates: feature gates of kube-apiserver, which serves all alpha APIs then, and of
+            kube-scheduler.
     """
+    if gates:
+        flags = {"feature-gates": gates, "runtime-config": "api/alpha=true", **(flags or {})}
     async with (
         real_api_server(workdir, flags=flags, users=users) as api,
         connect_to(api.url, token=api.token, ca_file=api.ca_file) as client,
@@ -122,7 +127,7 @@ async def real_claims(
             workdir=workdir,
             cards=cards,
         )
-        await start_stock_scheduler(api, cluster.kubeconfig, qps=1000, burst=1000)
+        await start_stock_scheduler(api, cluster.kubeconfig, gates=gates, qps=1000, burst=1000)
         yield cluster
 
 

@@ -112,18 +112,9 @@ def refuse_unsupported(pod: Pod, translated: Mapping[str, str]) -> None:
         translated: what it says in another system's words, as annotations of ours.
 
     Raises:
-        RequestError: it has an annotation for something else, or belongs to a PodGroup.
+        RequestError: it has an annotation for something else.
     """
     refuse_unsupported_keys({**pod.annotations, **translated})
-    group = pod.spec.scheduling_group
-    if group is not None:
-        raise RequestError(
-            field="spec.schedulingGroup",
-            found=group.pod_group_name or "set",
-            wanted=f"no PodGroup in a pod with a share: with {WIRING} kube-scheduler places each "
-            "such pod by itself",
-            hint=f"leave it out; {names.GANG} places pods all at once",
-        )
 
 
 def refuse_unsupported_keys(

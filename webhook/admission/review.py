@@ -100,12 +100,6 @@ class PodClaim(msgspec.Struct, frozen=True, rename="camel", gc=False):
     resource_claim_name: str | None = None
 
 
-class SchedulingGroup(msgspec.Struct, frozen=True, rename="camel", gc=False):
-    """``spec.schedulingGroup``."""
-
-    pod_group_name: str | None = None
-
-
 class PodSpec(msgspec.Struct, frozen=True, rename="camel"):
     """The fields of a pod's ``spec`` that admission reads."""
 
@@ -118,7 +112,6 @@ class PodSpec(msgspec.Struct, frozen=True, rename="camel"):
     affinity: Affinity | None = None
     tolerations: list[Toleration] | None = None
     resource_claims: list[PodClaim] | None = None
-    scheduling_group: SchedulingGroup | None = None
 
     @property
     def required_nodes(self) -> NodeSelectorJson | None:

@@ -338,7 +338,6 @@ def _noted(looked: list[str]) -> Callable[[str], Coroutine[Any, Any, None]]:
 @pytest.mark.parametrize(
     ("pod", "why"),
     [
-        (a_pod("p", schedulingGroup={"podGroupName": "g"}), "PodGroups are not placed"),
         (a_pod("p", annotations={"fracgpu.io/placement": "tight"}), "fracgpu.io/placement"),
         (a_pod("p", 1, cards=33), "want at most 32, as many devices as a ResourceClaim can have"),
     ],
@@ -356,6 +355,26 @@ async def test_a_pod_that_can_have_no_claim_is_told_why(pod: dict[str, Any], why
     assert why in note
     assert harness.outcomes == {ClaimOutcome.REFUSED: 1}
     assert api.claims == {}
+
+
+async def test_pods_of_a_pod_group_hold_nothing_and_nobody_leaves_for_them() -> None:
+    """kube-scheduler may wait for others of the group, of which it says nothing."""
+    api = an_api(nodes=1)
+    harness = ClaimsHarness(api)
+    group = {"podGroupName": "g"}
+    api.put_pod(a_pod("first", schedulingGroup=group))
+    await harness.settle()
+    assert claim_of(api, "first").open
+    assert harness.free_mib("n1") == [8_000]
+
+    api.schedule()
+    api.put_pod(a_pod("second", priority=10, schedulingGroup=group))
+    await harness.settle()
+    api.schedule()
+    await harness.look()
+
+    assert claim_of(api, "second").open
+    assert not [write for write in api.writes if "evict" in write]
 
 
 async def test_a_pod_gets_no_claim_while_it_is_gated() -> None:

@@ -278,12 +278,6 @@ REFUSED: dict[str, tuple[Json, str]] = {
         "resources.claims of container 'thief' is 'fracgpu'; want no such claim: only the FracGPU "
         "webhook writes it; ask for a share with fracgpu.io/fraction or fracgpu.io/memory",
     ),
-    "a PodGroup": (
-        a_pod(fraction="0.5", spec={"schedulingGroup": {"podGroupName": "g"}}),
-        "spec.schedulingGroup is 'g'; want no PodGroup in a pod with a share: with "
-        "`wiring: claims` kube-scheduler places each such pod by itself; leave it out; "
-        "fracgpu.io/gang places pods all at once",
-    ),
     "a resize": (
         a_pod(memory="8Gi", resize="9Gi"),
         "fracgpu.io/resize is '9Gi'; want no resize: with `wiring: claims` the amounts of a "
