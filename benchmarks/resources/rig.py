@@ -19,7 +19,7 @@ from kube.kinds import NAMESPACES, NODES, PODS
 from process.clock import SystemClock
 from simulator.cards.models import plan_nodes
 from simulator.cards.simulated_cards import cards_document, write_cards_file
-from simulator.demo.client_certificate import wait_client_certificate
+from simulator.demo.client_certificate import with_client_certificate
 from simulator.demo.rebalancer import command
 from simulator.demo.rig import prepare_cluster, running
 from simulator.demo.roles import Addresses
@@ -27,7 +27,7 @@ from simulator.demo.service_accounts import install_rights, token_of
 from simulator.demo.supervisor import ProcessSpec, Supervisor, why_not_ready
 from simulator.envtest.control_plane import ControlPlane
 from simulator.envtest.ports import free_ports
-from simulator.envtest.scheduler_configuration import scheduler_configuration
+from simulator.envtest.scheduler_configuration import ExtenderTls, scheduler_configuration
 from simulator.kubeconfig import write_kubeconfig
 from simulator.kubelet.kubelet import Kubelet, KubeletConfig, KubeletFolders
 from simulator.kubelet.pod_worker import BUSY_KEY
@@ -104,15 +104,20 @@ async def open_resources_rig(
         supervisor = Supervisor([prometheus, *specs], log_dir=workdir)
         await stack.enter_async_context(running(supervisor.run()))
         await _until_ready(telemetry)
-        tls = await wait_client_certificate(kube, clock, workdir / "scheduler-client")
-        configuration = scheduler_configuration(
-            extender_url=f"https://127.0.0.1:{addresses.extender}",
-            kubeconfig=workdir / "kubeconfig",
-            tls=tls,
-        )
-        file = workdir / "kube-scheduler.yaml"
-        file.write_text(yaml.safe_dump(configuration))
-        await plane.start_scheduler(file)
+
+        async def schedule(tls: ExtenderTls) -> None:
+            configuration = scheduler_configuration(
+                extender_url=f"https://127.0.0.1:{addresses.extender}",
+                kubeconfig=workdir / "kubeconfig",
+                tls=tls,
+            )
+            file = workdir / "kube-scheduler.yaml"
+            file.write_text(yaml.safe_dump(configuration))
+            await plane.start_scheduler(file)
+            await asyncio.Event().wait()
+
+        scheduling = with_client_certificate(kube, workdir / "scheduler-client", schedule)
+        await stack.enter_async_context(running(scheduling))
         await _occupy(kube, plan.name)
 
         def pids() -> Mapping[str, int]:

@@ -14,10 +14,14 @@ from kube.client import KubeClient
 from process.clock import Clock
 from simulator.apiserver.server import ApiServer
 from simulator.controllers.manager import run_controllers
-from simulator.demo.client_certificate import client_context, wait_client_certificate
+from simulator.demo.client_certificate import client_context, with_client_certificate
 from simulator.demo.service_accounts import install_rights, token_of, user_of
 from simulator.envtest.control_plane import ControlPlane
-from simulator.envtest.scheduler_configuration import scheduler_configuration, stock_configuration
+from simulator.envtest.scheduler_configuration import (
+    ExtenderTls,
+    scheduler_configuration,
+    stock_configuration,
+)
 from simulator.kubeconfig import write_kubeconfig
 from simulator.scheduler.scheduler import KubeScheduler
 
@@ -30,7 +34,8 @@ class DemoControlPlane:
         kubeconfig: of an administrator.
         ca_file: the CA of the API server's certificate, where it serves HTTPS.
         extender_url: whom kube-scheduler asks; None: nobody, it allocates claims.
-        start_scheduler: starts a real kube-scheduler with a configuration; None: there is none.
+        start_scheduler: starts a real kube-scheduler with a configuration, in the place of one that
+            runs; None: there is none.
     """
 
     url: str
@@ -87,20 +92,22 @@ class DemoControlPlane:
         if self.extender_url is None:
             await self._run_stock_scheduler(kube, clock)
             return
-        tls = await wait_client_certificate(kube, clock, self.workdir / "scheduler-client")
-        if self.start_scheduler is None:
-            await KubeScheduler(
-                kube,
-                clock,
-                extender_url=self.extender_url,
-                tls=client_context(tls),
-                server_name=tls.server_name,
-            ).run()
-            return
-        written = scheduler_configuration(
-            extender_url=self.extender_url, kubeconfig=self.kubeconfig, tls=tls
-        )
-        await self._start_scheduler(self.start_scheduler, written)
+        url = self.extender_url
+
+        async def run(tls: ExtenderTls) -> None:
+            if self.start_scheduler is None:
+                await KubeScheduler(
+                    kube,
+                    clock,
+                    extender_url=url,
+                    tls=client_context(tls),
+                    server_name=tls.server_name,
+                ).run()
+                return
+            written = scheduler_configuration(extender_url=url, kubeconfig=self.kubeconfig, tls=tls)
+            await self._start_scheduler(self.start_scheduler, written)
+
+        await with_client_certificate(kube, self.workdir / "scheduler-client", run)
 
     async def _run_stock_scheduler(self, kube: KubeClient, clock: Clock) -> None:
         if self.start_scheduler is None:

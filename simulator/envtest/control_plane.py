@@ -202,6 +202,8 @@ class ControlPlane:
     async def start_scheduler(self, config: Path, *flags: str) -> None:
         """Start kube-scheduler with the KubeSchedulerConfiguration at *config*, and *flags*.
 
+        One that runs is stopped before.
+
         Its ``clientConnection.kubeconfig`` must be one that :meth:`kubeconfig` wrote.
 
         Raises:
@@ -215,6 +217,9 @@ class ControlPlane:
         )
 
     async def _start_component(self, name: str, *flags: str) -> None:
+        for before in [one for one in self._components if one.name == name]:
+            await before.stop()
+            self._components.remove(before)
         (port,) = free_ports(1)
         own = self.kubeconfig(self.workdir / f"{name}.kubeconfig")
         access = [f"--authentication-kubeconfig={own}", f"--authorization-kubeconfig={own}"]

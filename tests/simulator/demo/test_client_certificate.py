@@ -16,14 +16,16 @@ from simulator.demo.client_certificate import (
     SERVER_NAME,
     SERVING_SECRET,
     client_context,
-    wait_client_certificate,
+    with_client_certificate,
 )
+from simulator.envtest.scheduler_configuration import ExtenderTls
 from tests.support.kubectl import DEPLOY
 
 NAMESPACE = "fracgpu-system"
 
 
 def a_secret() -> dict[str, object]:
+    """Return the Secret as the certs role writes it, of an authority of its own."""
     now, life = SystemClock().now(), timedelta(hours=1)
     authority = make_ca(name="ca", now=now, life=life)
     client = make_client(authority, name="fracgpu-scheduler", now=now, life=life)
@@ -32,22 +34,42 @@ def a_secret() -> dict[str, object]:
     return {"metadata": {"name": CLIENT_SECRET}, "data": data}
 
 
-async def test_it_is_waited_for_and_can_be_presented(tmp_path: Path) -> None:
+async def test_kube_scheduler_is_started_with_it_and_anew_with_another_authority(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "files"
+    started: asyncio.Queue[str] = asyncio.Queue()
+    ended: list[str] = []
+
+    async def run(tls: ExtenderTls) -> None:
+        (authority,) = client_context(tls).get_ca_certs()
+        serial = str(authority["serialNumber"])
+        assert tls.server_name == SERVER_NAME
+        started.put_nowait(serial)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(serial)
+
     async with (
         ApiServer.start() as api,
         connect(api.kubeconfig(tmp_path / "kubeconfig")) as kube,
         asyncio.TaskGroup() as group,
     ):
-        folder = tmp_path / "files"
-        waiting = group.create_task(wait_client_certificate(kube, SystemClock(), folder))
+        running = group.create_task(with_client_certificate(kube, folder, run))
         await kube.create(NAMESPACES, {"metadata": {"name": NAMESPACE}})
-        assert not waiting.done()
         await kube.create(SECRETS, a_secret(), namespace=NAMESPACE)
-        tls = await waiting
+        first = await started.get()
+        assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600}
+        marks = {"metadata": {"annotations": {"fracgpu.io/rotate": "now"}}}
+        await kube.patch(SECRETS, CLIENT_SECRET, marks, namespace=NAMESPACE)
+        data = {"data": a_secret()["data"]}
+        await kube.patch(SECRETS, CLIENT_SECRET, data, namespace=NAMESPACE)
+        assert await started.get() != first
+        assert ended == [first]
+        running.cancel()
 
-    assert client_context(tls).get_ca_certs()
-    assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600}
-    assert tls.server_name == SERVER_NAME
+    assert started.empty(), "a mark alone starts nothing"
 
 
 def test_the_names_are_those_that_are_deployed() -> None:
