@@ -26,7 +26,6 @@ from kube.client import KubeClient
 from kube.kinds import EVENTS, NODES, PODS
 from kube.objects import decode_object
 from simulator.apiserver.server import ApiServer
-from simulator.kubelet.pod_worker import DURATION_KEY
 from tests.support.gpu import a_gpu_pod
 from tests.support.node import Node, a_node
 from tests.support.waiting import until
@@ -54,27 +53,6 @@ async def test_a_pod_gets_exactly_the_card_its_assignment_names(node: Node) -> N
     }
 
 
-async def test_equal_pods_that_start_at_once_each_get_their_own_card(node: Node) -> None:
-    async with asyncio.TaskGroup() as group:
-        starts = [
-            group.create_task(node.run_pod(f"equal-{n}", card=n % 4, mib=1000)) for n in range(12)
-        ]
-    pods = [start.result() for start in starts]
-
-    for pod in pods:
-        await node.wait_phase(pod, "Running")
-
-    assert [node.cards_of(pod) for pod in pods] == [(node.uuid(n % 4),) for n in range(12)]
-
-
-async def test_a_pod_with_two_cards_sees_both_in_the_order_of_its_assignment(node: Node) -> None:
-    pod = await node.bind(a_gpu_pod("two", mib=500, cards=2), train=[(3, 500), (1, 500)])
-
-    await node.wait_phase(pod, "Running")
-
-    assert node.cards_of(pod) == (node.uuid(3), node.uuid(1))
-
-
 async def test_a_pod_without_an_assignment_never_starts_and_its_events_say_why(
     node: Node,
 ) -> None:
@@ -85,18 +63,6 @@ async def test_a_pod_without_an_assignment_never_starts_and_its_events_say_why(
     )
 
     assert node.cards_of(pod) == ()
-
-
-async def test_an_assignment_beyond_the_card_is_refused_until_there_is_room(node: Node) -> None:
-    first = await node.run_pod("first", card=0, mib=20_000)
-    await node.wait_phase(first, "Running")
-    second = await node.run_pod("second", card=0, mib=5_000)
-    await node.wait_message(second, "together hold 25000 of 24000 MiB")
-
-    await node.client.delete(PODS, "first", namespace="default")
-    await node.wait_phase(second, "Running")
-
-    assert node.cards_of(second) == (node.uuid(0),)
 
 
 async def test_a_sick_card_takes_no_container_until_it_is_well(node: Node) -> None:
@@ -153,50 +119,6 @@ async def test_a_container_that_waits_for_its_start_survives_the_agents_death(no
     assert node.cards_of(waiting) == (node.uuid(0),)
 
 
-async def test_ids_of_an_ended_pod_that_kubelet_still_lists_serve_the_next_one(
-    api: ApiServer, kube: KubeClient, tmp_path: Path
-) -> None:
-    config = api.kubeconfig(tmp_path / "kubeconfig")
-    async with a_node(kube, config, list_ended_pods=True, slots_per_card=1) as node:
-        ended = [
-            await node.run_pod(f"job-{n}", card=n, notes={DURATION_KEY: "0"}) for n in range(4)
-        ]
-        for pod in ended:
-            await node.wait_phase(pod, "Succeeded")
-
-        next_one = await node.run_pod("next", card=2)  # all four ids stand on the list twice
-        await node.wait_phase(next_one, "Running")
-
-        assert node.cards_of(next_one) == (node.uuid(2),)
-
-
-async def test_pods_that_kubelet_has_given_one_slot_start_each_on_its_own_card(
-    api: ApiServer, kube: KubeClient, tmp_path: Path
-) -> None:
-    config = api.kubeconfig(tmp_path / "kubeconfig")
-    async with a_node(kube, config, slots_per_card=1) as node:
-        others = [await node.run_pod(f"other-{n}", card=n) for n in (1, 2, 3)]
-        first = await node.run_pod("first", card=0)
-        for pod in (*others, first):
-            await node.wait_phase(pod, "Running")
-        node.kubelet.devices.forget(first["metadata"]["uid"])
-
-        second = await node.run_pod("second", card=3)
-        await node.wait_message(second, f"the pods of {node.name} together have")
-        await node.client.delete(PODS, "other-3", namespace="default")
-        await node.wait_phase(second, "Running")
-        await node.kubelet.restart_container(first["metadata"]["uid"], "train")
-
-        ids = {
-            grant.ids
-            for key, grants in node.kubelet.devices.allocations().items()
-            for grant in grants
-            if key.pod in ("first", "second")
-        }
-        assert len(ids) == 1
-        assert [node.cards_of(pod) for pod in (first, second)] == [(node.uuid(0),), (node.uuid(3),)]
-
-
 async def test_equal_init_only_pods_that_start_at_once_each_get_their_own_card(node: Node) -> None:
     async def start(number: int) -> Any:
         body = a_gpu_pod(f"init-{number}")
@@ -213,33 +135,6 @@ async def test_equal_init_only_pods_that_start_at_once_each_get_their_own_card(n
         await node.wait_phase(pod, "Running")
     got = [node.cards_of(pod, "prepare") for pod in pods]
     assert got == [(node.uuid(number % 4),) for number in range(8)]
-
-
-async def test_init_and_app_container_may_have_different_cards_on_the_same_slots(
-    node: Node,
-) -> None:
-    body = a_gpu_pod("both")
-    (app,) = body["spec"]["containers"]
-    body["spec"]["initContainers"] = [{**app, "name": "prepare"}]
-
-    pod = await node.bind(body, prepare=[(1, 1000)], train=[(3, 1000)])
-    await node.wait_phase(pod, "Running")
-
-    assert node.cards_of(pod, "prepare") == (node.uuid(1),)
-    assert node.cards_of(pod, "train") == (node.uuid(3),)
-
-
-async def test_init_and_app_container_share_their_slots_and_their_card(node: Node) -> None:
-    body: dict[str, Any] = a_gpu_pod("staged", mib=2000)
-    (app,) = body["spec"]["containers"]
-    body["spec"]["initContainers"] = [{**app, "name": "prepare"}]
-    body["metadata"]["annotations"] = {names.MEMORY: "prepare=2000Mi, train=2000Mi"}
-
-    pod = await node.bind(body, prepare=[(1, 2000)], train=[(1, 2000)])
-    await node.wait_phase(pod, "Running")
-
-    assert node.cards_of(pod, "prepare") == (node.uuid(1),)
-    assert node.cards_of(pod, "train") == (node.uuid(1),)
 
 
 async def test_people_find_the_cards_noted_on_the_pod(node: Node) -> None:
@@ -312,27 +207,6 @@ async def test_without_nri_the_listed_container_starts_and_an_unlisted_one_never
         assert found[names.NODE_IDENTITY] == "listed"
 
 
-async def test_without_nri_a_slot_of_two_pods_starts_neither_again(
-    api: ApiServer, kube: KubeClient, tmp_path: Path
-) -> None:
-    config = api.kubeconfig(tmp_path / "kubeconfig")
-    async with a_node(kube, config, nri=False, slots_per_card=1) as node:
-        others = [await node.run_pod(f"other-{n}", card=n) for n in (1, 2, 3)]
-        first = await node.run_pod("first", card=0)
-        for pod in (*others, first):
-            await node.wait_phase(pod, "Running")
-        node.kubelet.devices.forget(first["metadata"]["uid"])
-
-        second = await node.run_pod("second", card=3)
-        await node.wait_message(second, "enable NRI")
-        assert node.cards_of(second) == ()
-
-        await node.client.delete(PODS, "first", namespace="default")
-        await node.client.delete(PODS, "other-3", namespace="default")
-        await node.wait_phase(second, "Running")
-        assert node.cards_of(second) == (node.uuid(3),)
-
-
 async def test_specs_of_pods_that_are_gone_do_not_stay(
     api: ApiServer, kube: KubeClient, tmp_path: Path
 ) -> None:
@@ -356,35 +230,6 @@ async def test_specs_of_pods_that_are_gone_do_not_stay(
         await until(clean, what="the leftover spec is removed")
 
 
-async def test_a_new_node_loses_its_startup_taint_when_its_cards_can_be_given(
-    api: ApiServer, kube: KubeClient, tmp_path: Path
-) -> None:
-    starts = {"key": names.STARTUP_TAINT, "effect": "NoSchedule"}
-    other = {"key": "other", "effect": "NoSchedule"}
-
-    async def taints() -> list[str]:
-        return [each["key"] for each in (await kube.get_object(NODES, "new"))["spec"]["taints"]]
-
-    async def started() -> bool:
-        return await taints() == ["other"]
-
-    async with a_node(
-        kube,
-        api.kubeconfig(tmp_path / "kubeconfig"),
-        name="new",
-        agent=False,
-        taints=(other, starts),
-    ) as node:
-        assert await taints() == ["other", names.STARTUP_TAINT]
-
-        node.start_agent()
-
-        await until(started, what="the start-up taint is gone")
-        found = await kube.get_object(NODES, "new")
-        assert int(found["status"]["allocatable"][names.GPU_SLOT]) > 0
-        assert names.NODE_CARDS in found["metadata"]["annotations"]
-
-
 async def test_readiness_names_each_check(node: Node) -> None:
     async def ready() -> bool:
         return (await node.scrape("/readyz"))[0] == 200
@@ -394,31 +239,6 @@ async def test_readiness_names_each_check(node: Node) -> None:
 
     for check in ("cards", "pods", "node", "kubelet"):
         assert f"{check}: ok" in text
-
-
-async def test_a_card_that_an_operator_takes_out_of_service_stops_taking_slices_and_comes_back(
-    node: Node,
-) -> None:
-    pod = await node.run_pod("before", card=1)
-    await node.wait_phase(pod, "Running")
-
-    async def annotate(uuids: str | None) -> None:
-        patch = {"metadata": {"annotations": {names.NODE_OUT_OF_SERVICE: uuids}}}
-        await node.client.patch(NODES, node.name, patch)
-
-    async def memory(mib: int) -> bool:
-        body = await node.client.get_object(NODES, node.name)
-        return integer_amount(body["status"]["allocatable"].get(names.GPU_MEM, "")) == mib
-
-    await annotate(node.uuid(1))
-    await until(lambda: memory(3 * 24_000), what="the card's memory is no longer offered")
-    await node.wait_message(pod, f"its card {node.uuid(1)} on {node.name} is unhealthy")
-    late = await node.run_pod("late", card=1)
-    await node.wait_message(late, "out of service by an operator")
-
-    await annotate(None)
-    await node.wait_phase(late, "Running")
-    await until(lambda: memory(4 * 24_000), what="all memory is offered again")
 
 
 @pytest.mark.slow

@@ -16,7 +16,6 @@ from kube.kinds import NODES, PODS, RESOURCE_SLICES
 from kube.objects import decode_object
 from simulator.apiserver.server import ApiServer
 from tests.support.core import a_need, a_pod_need
-from tests.support.gpu import a_gpu_pod
 from tests.support.node import a_node
 from tests.support.simulated_claims import ClaimsWorld, a_claims_world, a_granted_pod
 from tests.support.waiting import until
@@ -146,48 +145,3 @@ async def test_an_agent_waits_for_one_of_the_other_wiring_before_it_offers_a_car
         finally:
             os.close(other)
         await node.wait_slice()
-
-
-async def test_while_a_pod_of_the_other_wiring_holds_a_card_no_card_is_offered(
-    world: ClaimsWorld,
-) -> None:
-    kube = world.kube
-    async with a_node(kube, world.kubeconfig, claims=True, agent=False) as node:
-        old = a_gpu_pod("old", mib=1000)
-        old["metadata"]["annotations"] = {
-            names.ASSIGNMENT: json.dumps({"train": [{"card": node.uuid(0), "mib": 1000}]})
-        }
-        old["spec"] = {"nodeName": node.name, "containers": [{"name": "train", "image": "x"}]}
-        await kube.create(PODS, old, namespace="default")
-        node.start_agent()
-
-        async def said() -> bool:
-            body = (await node.scrape("/readyz"))[1]
-            return "pods of wiring devicePlugin still hold cards: default/old" in body
-
-        await until(said, what="the agent says which pod holds a card")
-        assert await devices(kube) == []
-
-        await kube.delete(PODS, "old", namespace="default", grace_s=0)
-        await node.wait_slice()
-
-
-async def test_the_device_plugin_offers_nothing_while_a_pod_has_a_claim(
-    api: ApiServer, kube: KubeClient, tmp_path: Path
-) -> None:
-    config = api.kubeconfig(tmp_path / "kubeconfig")
-    async with a_node(kube, config, agent=False) as node:
-        claimed = a_granted_pod("claimed", NEED, nodeName=node.name)
-        await kube.create(PODS, claimed)
-        node.start_agent()
-
-        async def said() -> bool:
-            body = (await node.scrape("/readyz"))[1]
-            return "pods of wiring claims still hold cards: default/claimed" in body
-
-        await until(said, what="the agent says which pod holds a card")
-        found = await kube.get_object(NODES, node.name)
-        assert names.GPU_SLOT not in found["status"].get("allocatable", {})
-
-        await kube.delete(PODS, "claimed", namespace="default", grace_s=0)
-        await node.wait_counted()

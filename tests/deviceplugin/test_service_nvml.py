@@ -127,40 +127,6 @@ async def an_agent(
             yield agent
 
 
-async def test_a_figure_that_fails_takes_no_card_away_and_one_hanging_card_blinds_no_other(
-    api: ApiServer, kube: KubeClient, tmp_path: Path, nvml_library: Path
-) -> None:
-    failing = {"error.nvmlDeviceGetTemperature": pynvml.NVML_ERROR_UNKNOWN}
-    failing |= {"error.nvmlDeviceGetTotalEccErrors": pynvml.NVML_ERROR_MEMORY}
-    async with an_agent(api, kube, tmp_path, nvml_library, failing) as agent:
-        first, second = a_card(0)["0.uuid"], a_card(1)["1.uuid"]
-
-        async def both() -> bool:
-            return await agent.measured() == {first, second}
-
-        await until(both, what="both cards are measured", limit_s=60)
-        assert await agent.health() == [(Health.HEALTHY, "")] * 2
-        agent.say(**{"0__hang__nvmlDeviceGetPowerUsage": 1})
-
-        async def set_aside() -> bool:
-            found = await agent.health()
-            return (
-                [health for health, _ in found] == [Health.UNHEALTHY, Health.HEALTHY]
-                and found[0][1].startswith("it does not answer")
-                and await agent.memory() == SHARED_MIB // 2
-                and await agent.measured() == {second}
-            )
-
-        await until(set_aside, what="only the card that answers is offered", limit_s=60)
-        agent.say(**{"0__hang__nvmlDeviceGetPowerUsage": None})
-
-        async def back() -> bool:
-            return await agent.memory() == SHARED_MIB and await both()
-
-        await until(back, what="both cards are offered again", limit_s=60)
-        assert agent.roles.supervisor.starts(ROLE) == 1
-
-
 @pytest.mark.slow
 async def test_a_driver_that_hangs_or_was_replaced_ends_the_process_and_the_next_one_knows_it(
     api: ApiServer, kube: KubeClient, tmp_path: Path, nvml_library: Path

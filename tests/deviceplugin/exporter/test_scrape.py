@@ -1,8 +1,7 @@
 """A real Prometheus scrapes the real agent: its series, and the queries of dashboards."""
 
-import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -10,57 +9,16 @@ from urllib.parse import quote
 import pytest
 
 from deviceplugin.exporter.families import DcgmNaming
-from fracgpu.disruption.policy import RebalancerPolicy
 from kube.client import KubeClient
 from process.telemetry import HttpServer
-from rebalancer.usage import promql
 from simulator.apiserver.server import ApiServer
 from simulator.cards.simulated_cards import cards_document, write_cards_file
 from simulator.envtest.prometheus import PrometheusFailed, RealPrometheus
 from simulator.kubelet.pod_worker import BUSY_KEY
-from tests.deviceplugin.exporter.test_families import XIDS_TOTAL, expected
 from tests.support.node import Node, a_node
 from tests.support.waiting import until
 from tests.support.yaml_files import read_yaml
 
-# The eight panels of NVIDIA's dashboard 12239 ask for these, with $instance and $gpu as regular
-# expressions; its two variables are filled from the values of a label of DCGM_FI_DEV_GPU_TEMP.
-_CHOSEN = 'instance=~".*", gpu=~".*"'
-NVIDIA_12239 = (
-    f"DCGM_FI_DEV_GPU_TEMP{{{_CHOSEN}}}",
-    f"avg(DCGM_FI_DEV_GPU_TEMP{{{_CHOSEN}}})",
-    f"DCGM_FI_DEV_POWER_USAGE{{{_CHOSEN}}}",
-    f"sum(DCGM_FI_DEV_POWER_USAGE{{{_CHOSEN}}})",
-    f"DCGM_FI_DEV_SM_CLOCK{{{_CHOSEN}}} * 1000000",
-    f"DCGM_FI_DEV_GPU_UTIL{{{_CHOSEN}}}",
-    f"DCGM_FI_DEV_FB_USED{{{_CHOSEN}}}",
-    f"DCGM_FI_PROF_PIPE_TENSOR_ACTIVE{{{_CHOSEN}}}",
-)
-# What our own panels and alerts ask of the exporter, in any dialect.
-OURS = (
-    promql.BUSY,
-    promql.AGE,
-    promql.COLLECT_AGE,
-    promql.FREE_MIB,
-    promql.pod_mean(RebalancerPolicy()),
-    "fracgpu_pod_sm_util",
-    "fracgpu_pod_gpu_memory_used_mib / fracgpu_pod_gpu_memory_limit_mib",
-    "fracgpu_card_memory_allocated_mib / fracgpu_card_memory_shareable_mib",
-    "sum by (UUID) (fracgpu_unattributed_memory_mib)",
-    "sum by (UUID) (fracgpu_unattributed_processes)",
-    f"sum by (UUID) (fracgpu_pod_sm_util) / on (UUID) ({promql.BUSY} > 0)",
-    "fracgpu_deviceplugin_attribution_degraded",
-    "fracgpu_card_healthy",
-    "time() - fracgpu_collect_timestamp_seconds",
-    "fracgpu_deviceplugin_collect_age_seconds",
-    "fracgpu_last_collect_success == 1",
-)
-OURS_CLASSIC = (
-    "100 * DCGM_FI_DEV_FB_USED / (DCGM_FI_DEV_FB_USED + DCGM_FI_DEV_FB_FREE)",
-    "sum without (pod, namespace, container, pod_uid) (fracgpu_pod_card_info)"
-    ' * on (UUID) group_left (modelName) DCGM_FI_DEV_GPU_TEMP{pod=""}',
-    "DCGM_FI_DEV_XID_ERRORS",
-)
 RULES = Path(__file__).parents[3] / "deploy" / "alerts" / "fracgpu.rules.yaml"
 RECORDED = tuple(
     rule["record"]
@@ -113,51 +71,6 @@ async def a_busy_node(
         pod = await node.run_pod("busy", card=1, mib=4000, notes={BUSY_KEY: "0.8"})
         await node.wait_phase(pod, "Running")
         yield node
-
-
-@pytest.mark.parametrize("dialect", list(DcgmNaming))
-async def test_prometheus_knows_every_family_with_its_type_and_unit_and_answers_dashboards(
-    api: ApiServer, kube: KubeClient, tmp_path: Path, dialect: DcgmNaming
-) -> None:
-    async with (
-        a_busy_node(api, kube, tmp_path, dialect) as node,
-        scraped(node, tmp_path / "prometheus") as prometheus,
-    ):
-        classic = dialect is not DcgmNaming.DCGM_4_9
-        host = "Hostname" if dialect is DcgmNaming.CLASSIC else "hostname"
-        of_pods = 'count by (pod) ({__name__=~"DCGM_FI_.*"})'
-        of_hosts = f'count by ({host}, node) ({{__name__=~"DCGM_.*"}})'
-        dashboards = NVIDIA_12239 + OURS_CLASSIC if classic else ()
-        questions = (*OURS, *dashboards, of_pods, of_hosts)
-        answers: dict[str, list[dict[str, Any]]] = {}
-
-        async def all_are_answered() -> bool:
-            for query in questions:
-                answers[query] = await ask(prometheus, query) or answers.get(query, [])
-            return all(answers.values())
-
-        with suppress(AssertionError):  # which ones are not is said below
-            await until(all_are_answered, what="every panel has data")
-        metadata = (await prometheus.get("/api/v1/metadata"))["data"]
-        families = await prometheus.get("/api/v1/label/__name__/values")
-        series = {name for name in families["data"] if name.startswith("DCGM_")}
-
-    by_pod, hosts, busy = answers[of_pods], answers[of_hosts], answers[promql.BUSY]
-    rows = [*expected(dialect), (XIDS_TOTAL, "counter", "", 0.0)]
-    assert series == {name for name, *_ in rows}
-    for name, kind, unit, _ in rows:
-        ((known,),) = [metadata[name]]
-        assert known["type"] == kind, name
-        assert known["help"].endswith(f" ({unit})." if unit else "."), name
-    assert [query for query, result in answers.items() if not result] == []
-    # Card lines keep their empty pod: the scrape puts nobody else's in.
-    assert {series["metric"].get("pod", "") for series in by_pod} == {"", "busy"}
-    assert [series["metric"] for series in hosts] == [{host: node.name, "node": node.name}]
-    # Each card counts once in what the rebalancer asks.
-    found = {series["metric"]["UUID"]: float(series["value"][1]) for series in busy}
-    assert set(found) == {card.uuid for card in node.cards}
-    assert found[node.uuid(0)] == 0
-    assert 75 <= found[node.uuid(1)] <= 85, json.dumps(found)
 
 
 @pytest.mark.parametrize("dialect", list(DcgmNaming))

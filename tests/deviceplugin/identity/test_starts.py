@@ -316,26 +316,6 @@ async def test_a_device_file_that_is_gone_refuses_the_start(tmp_path: Path) -> N
     assert rig.outcome("no_outfit") == 1
 
 
-async def test_the_slot_of_a_running_pod_given_to_another_pods_init_container_after_a_restart() -> (
-    None
-):
-    """The sequence that gave a wrong card: the names decide, whoever holds which slot."""
-    running = a_pod("running", assigned={"train": [("GPU-a", 1000)]}, phase="Running")
-    other = a_pod(
-        "other",
-        assigned={"prepare": [("GPU-b", 1000)]},
-        inits=[a_container("prepare", mib=1000)],
-        containers=[{"name": "main"}],
-    )
-    rig = await a_rig(running, other)  # a new agent: it remembers nothing
-
-    given = rig.starts.create_container(a_sandbox(other), created("prepare"))
-    again = rig.starts.create_container(a_sandbox(running), created())
-
-    assert given.env[names.ENV_VISIBLE_DEVICES] == "GPU-b"
-    assert again.env[names.ENV_VISIBLE_DEVICES] == "GPU-a"
-
-
 async def test_a_container_with_a_promised_limit_starts_once_it_stands(tmp_path: Path) -> None:
     pod = a_pod(assigned={"train": [("GPU-b", 1000)]})
     node = a_limited_node(tmp_path)

@@ -283,44 +283,6 @@ async def test_integrated_graphics_which_have_no_unique_id_are_left_out(
     assert "no unique_id" in left_out.reason
 
 
-async def test_a_card_that_vanishes_is_gone_and_its_reading_an_error(
-    tree: AmdgpuTree, clock: VirtualClock
-) -> None:
-    folder = tree.card(0)
-    tree.card(1)
-    reader = a_reader(tree, clock)
-    await reader.list_cards()
-    tree.remove(folder)
-
-    samples = await reader.read()
-    listed = await reader.list_cards()
-
-    assert set(samples.samples) == {SECOND}
-    assert "mem_info_vram_total: No such file" in samples.errors[FIRST]
-    assert [hardware.card.uuid for hardware in listed.cards] == [SECOND]
-
-
-async def test_a_card_that_answers_with_an_error_is_unhealthy_and_recovers(
-    tree: AmdgpuTree, clock: VirtualClock
-) -> None:
-    folder = tree.card(0)
-    reader = a_reader(tree, clock)
-    (before,) = (await reader.list_cards()).cards
-    tree.break_file(folder / "mem_info_vram_total")
-
-    (broken,) = (await reader.list_cards()).cards
-    samples = await reader.read()
-    (folder / "mem_info_vram_total").rmdir()
-    tree.write(folder, "mem_info_vram_total", str(196_592 * MIB))
-    (after,) = (await reader.list_cards()).cards
-
-    assert broken.card.health is Health.UNHEALTHY
-    assert "it does not answer: mem_info_vram_total" in broken.card.health_reason
-    assert broken.card.total_mib == before.card.total_mib
-    assert FIRST in samples.errors
-    assert after == before
-
-
 async def test_a_card_whose_files_block_holds_up_no_other(
     tree: AmdgpuTree, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
