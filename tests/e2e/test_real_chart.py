@@ -3,7 +3,6 @@
 import itertools
 import json
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +19,6 @@ from kube.kinds import (
     NODES,
     VALIDATING_WEBHOOKS,
 )
-from kube.objects import decode_object
 from simulator.demo.service_accounts import issue_token, token_of
 from simulator.envtest.control_plane import ControlPlane
 from simulator.kubeconfig import write_kubeconfig
@@ -29,7 +27,7 @@ from tests.e2e.test_real_uninstall import (
     without_wait,
 )
 from tests.support.documented import documented, run
-from tests.support.helm import CHART, ROOT, SYSTEM, helm_or_skip, rendered
+from tests.support.helm import CHART, SYSTEM, helm_or_skip, rendered
 from tests.support.kubectl import Kubectl
 from tests.support.real_apiserver import real_api_server
 from tests.support.roles import running_roles
@@ -160,73 +158,6 @@ async def test_an_upgrade_as_documented_replaces_no_pod_and_keeps_the_certificat
 
             await check_next_version(client, kubectl, tmp_path)
             assert await bundles(client) == trust
-
-
-# The last commit whose chart was made from deploy/ and overlays/.
-BEFORE: Final = "1b74a8a7"
-
-
-def chart_before(folder: Path) -> Path:
-    """Return the chart of that commit, or skip the test where git does not have it."""
-    asked = ["git", "-C", str(ROOT), "archive", f"{BEFORE}:charts/fracgpu"]
-    done = subprocess.run(asked, capture_output=True, check=False, timeout=60)  # noqa: S603
-    if done.returncode:
-        pytest.skip(f"no commit {BEFORE} here: {done.stderr.decode().strip()}")
-    chart = folder / "before"
-    chart.mkdir()
-    subprocess.run(["tar", "-x", "-C", str(chart)], input=done.stdout, check=True, timeout=60)  # noqa: S603, S607
-    return chart
-
-
-async def test_the_chart_before_is_upgraded_in_place_and_leaves_nothing(tmp_path: Path) -> None:
-    helm_or_skip()
-    before = chart_before(tmp_path)
-    async with real_api_server(tmp_path) as api:
-        admin = api.kubeconfig(tmp_path / "kubeconfig")
-        async with connect(str(admin)) as client:
-            install, _ = documented(GUIDE, "helm-install")
-            values = "--set=scheduler.mode=prepare,simulatedCards.enabled=true,webhook.replicas=3"
-            await run(
-                f"{without_wait(install).replace('charts/fracgpu', str(before))} {values}",
-                kubeconfig=admin,
-            )
-            uids = await workload_uids(client)
-            assert len(uids) == 6
-
-            (upgrade,) = documented(GUIDE, "helm-upgrade")
-            await run(upgrade, kubeconfig=admin)
-
-            assert await workload_uids(client) == uids
-            webhook = await client.get_object(DEPLOYMENTS, "fracgpu-webhook", namespace=SYSTEM)
-            assert webhook["spec"]["replicas"] == 3
-            configured = [
-                decode_object(raw)["metadata"]
-                for raw in (
-                    await client.list(
-                        CONFIGMAPS,
-                        namespace=SYSTEM,
-                        label_selector="app.kubernetes.io/part-of=fracgpu",
-                    )
-                ).items
-            ]
-            assert sorted(found["name"] for found in configured) == [
-                "fracgpu-config",
-                "fracgpu-kube-scheduler",
-                "fracgpu-scheduler-profile",
-                "fracgpu-simulated-cards",
-            ]
-            for found in configured:
-                assert found["labels"]["app.kubernetes.io/managed-by"] == "Helm"
-
-
-async def workload_uids(client: KubeClient) -> dict[str, str]:
-    """Return the uid of each workload of ours: another one would have replaced all its pods."""
-    listed = [
-        decode_object(raw)["metadata"]
-        for kind in (DEPLOYMENTS, DAEMONSETS)
-        for raw in (await client.list(kind, namespace=SYSTEM)).items
-    ]
-    return {found["name"]: found["uid"] for found in listed}
 
 
 async def test_under_other_names_the_policies_let_in_the_accounts_of_those_names(

@@ -103,27 +103,3 @@ async def test_twenty_gangs_on_a_cluster_that_fits_a_third_all_run_in_turn(
         assert gangs.most_at_once > 1
         assert await harness.metric("fracgpu_scheduler_ledger_drift") == 0
         assert await harness.metric("fracgpu_scheduler_overbooked_cards") == 0
-
-
-@pytest.mark.parametrize("gates", ["", GATES], ids=["annotation", "PodGroup"])
-async def test_of_two_gangs_that_fit_only_one_at_a_time_both_run(
-    tmp_path: Path, gates: str
-) -> None:
-    async with real_scheduler(tmp_path, nodes(2, cards=3), gates=gates) as harness:
-        gangs = Gangs(harness, {"a": 4, "b": 4}, pod_groups=bool(gates))
-        await gangs.create()
-
-        async def one_runs() -> bool:
-            return len(await harness.bound()) >= 4
-
-        await until(one_runs, what="one gang is bound", limit_s=60)
-        (one,) = await gangs.bound()
-        other = "b" if one == "a" else "a"
-
-        async def the_other_waits() -> bool:
-            texts = [text for n in range(4) for text in await harness.failures_of(f"{other}-{n}")]
-            return any(gates or f"kept from gang {other}" in text for text in texts)
-
-        await until(the_other_waits, what="an Event says why the other waits", limit_s=60)
-        await until(gangs.finish_those_that_run, what="both have run", limit_s=120)
-        assert gangs.most_at_once == 1

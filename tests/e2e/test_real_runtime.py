@@ -14,7 +14,6 @@ from deviceplugin.exporter.consistency import Disagreement
 from fracgpu import names
 from fracgpu.cards.card import CardUuid
 from tests.support.gpu import some_cards
-from tests.support.node import short_folder
 from tests.support.real_node import MARK, RealNode, a_container, a_real_node, a_real_pod
 from tests.support.waiting import until
 
@@ -39,35 +38,6 @@ async def sharing(node: RealNode) -> tuple[str, str]:
         if condition["type"] == names.SHARING_CONDITION:
             return condition["status"], condition["reason"]
     return "", ""
-
-
-async def test_a_runtime_that_cannot_be_asked_is_not_assumed_to_know_cdi() -> None:
-    cards = some_cards("real-1", mib=CARD_MIB)
-    with short_folder() as folder:
-        elsewhere = folder / "cri.sock"
-        flags = {"cri-socket": str(elsewhere), "audit-period-s": "1"}
-        async with a_real_node(cards=cards, flags=flags) as node:
-
-            async def said() -> bool:
-                return await sharing(node) == ("False", "RuntimeUnknown")
-
-            await until(said, what="the condition names the runtime", limit_s=60)
-            capacity = (await node.node())["status"]["capacity"]
-            assert capacity.get(names.GPU_SLOT, "0") == "0"
-            assert capacity.get(names.GPU_MEM, "0") == "0"
-
-            elsewhere.symlink_to(node.containerd_socket)
-            await node.wait_counted(slots=4 * 32, mib=4 * CARD_MIB)
-            pod = await a_pod_on(node, node.cards[1].uuid)
-            await node.wait_running([pod["metadata"]["uid"]])
-
-            (sight,) = node.sights(pod)
-            assert sight.devices == node.expected([(node.cards[1].uuid, 500)])
-            assert sight.env[names.ENV_VISIBLE_DEVICES] == node.cards[1].uuid
-            assert sight.env[names.ENV_MEM_MIB] == "500"
-            assert await sharing(node) == ("True", "CardsShared")
-            found = [event for event in node.log_events() if event["event"] == "disagreement_found"]
-            assert found == []
 
 
 async def test_a_runtime_restarted_with_cdi_off_starts_nothing_until_it_is_on_again() -> None:

@@ -43,38 +43,6 @@ async def test_all_requests_of_kube_scheduler_share_one_connection(tmp_path: Pat
         assert len(harness.callers()) == 1  # over HTTP/1.1 one for each request under way
 
 
-async def test_memory_free_on_several_cards_is_not_room_for_one_pod_and_the_event_says_so(
-    harness: Harness,
-) -> None:
-    fillers = {f"half-{n}": (13_000, 1) for n in range(12)}
-    for name, (mib, cards) in fillers.items():
-        await harness.client.create(PODS, a_gpu_pod(name, mib=mib, cards=cards))
-
-    async def filled() -> bool:
-        return len(await harness.bound()) == len(fillers)
-
-    await until(filled, what="one pod on every card", limit_s=60)
-    # Each node has 44,000 MiB free, but no card has more than 11,000.
-    await harness.client.create(PODS, a_gpu_pod("whole", mib=20_000))
-
-    async def refused() -> bool:
-        return any(
-            "3 node(s) without a fitting card (3 too little free memory;" in message
-            for message in await harness.failures_of("whole")
-        )
-
-    await until(refused, what="an event that says why", limit_s=60)
-    assert "whole" not in await harness.bound()
-    # Room on one card, not only in sum: the pod goes there.
-    gone = next(iter(fillers))
-    await harness.client.delete(PODS, gone, namespace="default", grace_s=0)
-
-    async def placed() -> bool:
-        return "whole" in await harness.bound()
-
-    await until(placed, what="the pod takes the card that was freed", limit_s=60)
-
-
 async def test_an_event_of_failed_scheduling_has_few_reasons_the_commonest_first_within_1_kb(
     harness: Harness,
 ) -> None:
