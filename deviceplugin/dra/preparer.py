@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Final, TypeVar
 
 import structlog
@@ -20,8 +19,6 @@ from deviceplugin.identity.starts import wired
 from deviceplugin.kubelet.pre_start import Runtime
 from deviceplugin.metrics import DevicePluginMetrics
 from deviceplugin.node.inventory import InventoryTracker
-from deviceplugin.node.pod_annotator import wired_text
-from fracgpu import names
 from fracgpu.cards.card import Health
 from fracgpu.device_claims.claim import DeviceClaim, assignment_of, decode_claim
 from fracgpu.device_claims.devices import cards_by_device
@@ -254,12 +251,9 @@ class Preparer(Claims):
                 slices=slices,
                 cards=tuple(cards[part.card] for part in slices),
             )
-            isolation = await self._hand_over_one(f"{claim.uid}_{request}", own)
-            # The pod as it was read does not say yet what its other containers have got.
-            noted = {**pod.annotations, names.WIRED: wired_text(own, isolation)}
-            pod = replace(pod, annotations=noted)
+            await self._hand_over_one(f"{claim.uid}_{request}", own)
 
-    async def _hand_over_one(self, name: str, claim: Claim) -> str:
+    async def _hand_over_one(self, name: str, claim: Claim) -> None:
         for card in claim.cards:
             if card.health is not Health.HEALTHY:
                 text = f"card {card.uuid} is unhealthy: {card.health_reason}"
@@ -282,7 +276,6 @@ class Preparer(Claims):
         self._metrics.started("wired")
         log.info("container_wired", **wired(claim, isolation.value), device=name)
         self._on_prepared(claim, isolation.value)
-        return isolation.value
 
     def _limited(self, spec: CdiSpec, claim: Claim, by: Isolation) -> tuple[CdiSpec, Isolation]:
         """Return *spec* such that its container is created only with the limits it is promised.

@@ -16,7 +16,7 @@ from process.clock import Clock
 
 log = structlog.get_logger()
 
-# The most claims that wait for the API server; beyond it the oldest is dropped.
+# The most claims that wait for the API server, and notes that are remembered; the oldest go first.
 _MAX_WAITING: Final = 1024
 _PAUSE_S: Final = 1.0  # after a failure
 
@@ -28,6 +28,8 @@ class PodAnnotator:
         self._writer = writer
         self._clock = clock
         self._waiting: asyncio.Queue[tuple[Claim, str]] = asyncio.Queue(maxsize=_MAX_WAITING)
+        # By the pod's UID: a claim's pod may have been read before its other containers were noted.
+        self._written: dict[str, str] = {}
 
     def note(self, claim: Claim, isolation: str) -> None:
         """Queue *claim* to be written, with what enforces its share."""
@@ -42,8 +44,12 @@ class PodAnnotator:
 
     async def _write(self, claim: Claim, isolation: str) -> None:
         record = claim.pod.record
-        text = wired_text(claim, isolation)
-        if claim.pod.annotations.get(names.WIRED) == text:
+        said = self._written.pop(record.uid, None) or claim.pod.annotations.get(names.WIRED, "{}")
+        text = wired_text(claim, isolation, said=said)
+        self._written[record.uid] = said
+        if len(self._written) > _MAX_WAITING:
+            del self._written[next(iter(self._written))]
+        if said == text:
             return
         # With the UID, the API server rejects the patch if another pod has the name by now.
         patch = {"metadata": {"uid": record.uid, "annotations": {names.WIRED: text}}}
@@ -54,16 +60,18 @@ class PodAnnotator:
             if not isinstance(error, Conflict | Forbidden | Invalid | NotFound):
                 await self._clock.sleep(_PAUSE_S)
                 self.note(claim, isolation)
+        else:
+            self._written[record.uid] = text
 
 
-def wired_text(claim: Claim, isolation: str) -> str:
+def wired_text(claim: Claim, isolation: str, *, said: str) -> str:
     """Return the annotation: by container its UUIDs, and what enforces its share of these cards.
 
-    And how much a container may use, if that was to be more than it is guaranteed. What is said of
-    the pod's other containers is kept.
+    And how much a container may use, if that was to be more than it is guaranteed. What was *said*
+    before of the pod's other containers is kept.
     """
     try:
-        recorded = json.loads(claim.pod.annotations.get(names.WIRED, "{}"))
+        recorded = json.loads(said)
     except ValueError:
         recorded = {}
     others = recorded if isinstance(recorded, dict) else {}

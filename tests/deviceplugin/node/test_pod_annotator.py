@@ -49,9 +49,9 @@ class FakePods(KubeClient):
 
 
 def test_the_note_keeps_what_other_containers_noted() -> None:
-    pod = a_pod(annotations={names.WIRED: '{"eval":["GPU-b"],"train":["GPU-x"]}'})
+    said = '{"eval":["GPU-b"],"train":["GPU-x"]}'
 
-    assert json.loads(wired_text(a_claim(pod), "kernel")) == {
+    assert json.loads(wired_text(a_claim(a_pod()), "kernel", said=said)) == {
         "eval": ["GPU-b"],
         "train": {"cards": ["GPU-a"], "isolation": "kernel"},
     }
@@ -59,9 +59,7 @@ def test_the_note_keeps_what_other_containers_noted() -> None:
 
 def test_a_note_that_somebody_spoilt_is_written_anew() -> None:
     for spoilt in ("{", "[1]", "null"):
-        pod = a_pod(annotations={names.WIRED: spoilt})
-
-        assert json.loads(wired_text(a_claim(pod), "none")) == {
+        assert json.loads(wired_text(a_claim(a_pod()), "none", said=spoilt)) == {
             "train": {"cards": ["GPU-a"], "isolation": "none"}
         }
 
@@ -83,6 +81,23 @@ async def test_notes_carry_the_uid_and_a_refused_one_does_not_stop_the_next() ->
     assert pod == "ml/train-0"
     assert patch["metadata"]["uid"] == "uid-train-0"
     assert patch["metadata"]["annotations"] == {names.WIRED: GOT}
+
+
+async def test_containers_that_start_at_once_are_all_noted() -> None:
+    pods, pod = FakePods(), a_pod()
+    notes = PodAnnotator(pods, VirtualClock())
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(notes.run())
+        notes.note(a_claim(pod), "kernel")
+        notes.note(a_claim(pod, container="eval", card="GPU-b"), "none")
+        await until_true(lambda: len(pods.patches) == 2, what="both are noted")
+        task.cancel()
+
+    _, patch = pods.patches[-1]
+    assert json.loads(patch["metadata"]["annotations"][names.WIRED]) == {
+        "train": {"cards": ["GPU-a"], "isolation": "kernel"},
+        "eval": {"cards": ["GPU-b"], "isolation": "none"},
+    }
 
 
 async def test_a_note_that_says_the_same_already_is_not_written() -> None:
@@ -236,7 +251,8 @@ def test_the_note_says_how_much_a_container_may_use_where_it_is_limited(
     claim = a_claim(a_pod())
     slices = tuple(replace(part, own_limit_mib=Mib(4000)) for part in claim.slices)
 
-    assert json.loads(wired_text(replace(claim, slices=slices), isolation))["train"] == {
+    claim = replace(claim, slices=slices)
+    assert json.loads(wired_text(claim, isolation, said="{}"))["train"] == {
         "cards": ["GPU-a"],
         "isolation": isolation,
         "mib": [1000],
