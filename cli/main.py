@@ -1,5 +1,6 @@
 """The command ``fracgpu``: run the subcommand and return its exit code."""
 
+import errno
 import importlib
 import importlib.metadata
 import os
@@ -101,10 +102,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         if _stdout_is_read():
             raise  # the broken pipe is another one
-        # A reader such as `head` has closed the pipe: the interpreter must not flush to it again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()  # a reader such as `head` has closed the pipe
+        return FAILED
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        _drop_output()
+        print(f"fracgpu: what was to be written is not whole: {error.strerror}", file=sys.stderr)
         return FAILED
     return code
+
+
+def _drop_output() -> None:
+    """Keep the interpreter from flushing to the standard output again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _stdout_is_read() -> bool:
@@ -134,8 +145,9 @@ def _run(words: list[str]) -> int:
     )
     try:
         return run(rest)
-    except SystemExit as end:  # argparse has printed its help or what is wrong
-        return CALLED_WRONG if end.code else DONE
+    except SystemExit as end:
+        # argparse has printed its help or what is wrong; rich ends with 1 where the pipe is closed.
+        return end.code if isinstance(end.code, int) else DONE
 
 
 def complain(command: str, message: str, *, code: int = FAILED) -> int:

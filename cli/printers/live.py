@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from rich.console import Console
 from rich.live import Live
@@ -17,6 +17,8 @@ from cli.printers.tables import coloured, dashboard, elapsed, promises
 from cli.printers.text import Line, wrapped
 from simulator.demo.dashboard import Dashboard
 from simulator.demo.promises import Promise
+
+_USUAL_COLUMNS: Final = 80
 
 
 class Show(Protocol):
@@ -153,7 +155,10 @@ def _unseen(shown: Sequence[str], event_lines: Sequence[str]) -> Sequence[str]:
 
 def open_console() -> Console:
     """Return the console of the standard output."""
-    return Console(highlight=False)
+    console = Console(highlight=False)
+    if not console.width:  # COLUMNS=0, with which nothing at all would be shown
+        console.width = _USUAL_COLUMNS
+    return console
 
 
 def save_dashboard(

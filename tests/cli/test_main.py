@@ -1,3 +1,4 @@
+import asyncio
 import os
 import subprocess
 import sys
@@ -6,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from cli.main import CALLED_WRONG, COMMANDS, DONE, FAILED, main, usage, version
+from tests.cli.live_cluster import Cli, furnish
 
 ROOT = Path(__file__).parents[2]
 
@@ -87,3 +89,27 @@ def test_a_reader_who_has_seen_enough_is_no_trouble(words: list[str]) -> None:
 
     assert done.stderr == ""
     assert done.returncode == FAILED
+
+
+@pytest.mark.parametrize(("full", "said"), [(False, ""), (True, "No space left on device")])
+async def test_what_nobody_can_read_is_a_failure_without_a_traceback(
+    cli: Cli, *, full: bool, said: str
+) -> None:
+    await furnish(cli.kube)
+    kubeconfig = cli.api.kubeconfig(cli.folder / "kubeconfig")
+    read, write = os.pipe()
+    os.close(read)
+    if full:
+        os.dup2(os.open("/dev/full", os.O_WRONLY), write)
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "cli", "cards", "--kubeconfig", str(kubeconfig)),
+        cwd=ROOT,
+        stdout=write,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    os.close(write)
+    _, err = await process.communicate()
+
+    assert process.returncode == FAILED
+    assert err.decode().count("\n") == bool(said)
+    assert said in err.decode()

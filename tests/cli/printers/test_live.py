@@ -7,6 +7,7 @@ from rich.console import Console
 
 from cli.fleet import Fleet, fleet_of
 from cli.printers.live import (
+    open_console,
     open_fleet_screen,
     open_progress,
     open_screen,
@@ -166,3 +167,13 @@ def test_a_terminal_gets_long_lines_wrapped_at_words_but_for_those_to_copy() -> 
     piped = io.StringIO()
     show_lines(Console(file=piped, width=30), [Line(text=text)])
     assert piped.getvalue() == f"{text}\n"
+
+
+def test_a_terminal_that_says_that_it_has_no_columns_is_an_ordinary_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "0")
+
+    show_lines(open_console(), [Line(text="a card")])
+
+    assert capsys.readouterr().out == "a card\n"
