@@ -17,7 +17,7 @@ from fracgpu.device_claims.quota import quota_problem
 from fracgpu.explain.explanation import shortages
 from fracgpu.explain.subject import read_subject
 from fracgpu.k8s.node import Taint
-from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources, pod_requests
+from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources
 from fracgpu.k8s.scheduling.node_filters import CORDONED
 from fracgpu.k8s.scheduling.objects import SchedulingNode
 from fracgpu.k8s.workloads.quota import ResourceQuota, read_quota
@@ -166,7 +166,7 @@ def cluster_state_of(
     """Return the cluster state that the explanation of *subject* needs."""
     pods = {pod.info.record.uid: pod.info for pod in observed.pods}
     taken = _taken_by_node(pods.values())
-    asked = pod_requests(subject.info.record.containers)
+    asked = subject.info.host
     constraints = {
         node.cards.node: NodeConstraints(
             taints=_own_taints(node.scheduling),
@@ -258,7 +258,7 @@ def _taken_by_node(pods: Iterable[PodInfo]) -> Mapping[str, HostResources]:
     for pod in pods:
         if pod.record.live and pod.record.node:
             have = taken.get(pod.record.node, NO_HOST_RESOURCES)
-            more = pod_requests(pod.record.containers)
+            more = pod.host
             taken[pod.record.node] = replace(
                 have,
                 cpu_milli=have.cpu_milli + more.cpu_milli,

@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import Final
 
 from fracgpu.k8s.container import ContainerKind, ContainerSpec, pod_resource_sum
+from fracgpu.k8s.pod import Amounts
 from fracgpu.k8s.quantity import cpu_milli, memory_mib, parse_or_zero
 from fracgpu.units import BYTES_PER_MIB
 
@@ -36,9 +37,20 @@ def node_allocatable(amounts: Mapping[str, str | int | float]) -> HostResources:
     )
 
 
-def pod_requests(containers: tuple[ContainerSpec, ...]) -> HostResources:
-    """Return what a pod requests, by Kubernetes' rule; a limit stands for a missing request."""
-    if len(containers) == 1:  # most pods, whatever kind it is: there is nothing to add up
+def pod_requests(
+    containers: tuple[ContainerSpec, ...],
+    *,
+    overhead: Amounts | None = None,
+    pod_level: Amounts | None = None,
+) -> HostResources:
+    """Return what a pod requests, by Kubernetes' rule; a limit stands for a missing request.
+
+    Args:
+        containers: of the pod.
+        overhead: of the pod's RuntimeClass, on top.
+        pod_level: the requests of the pod as a whole, which count instead of its containers'.
+    """
+    if len(containers) == 1 and not (overhead or pod_level):  # most pods: nothing to add up
         (only,) = containers
         return _requested(_amount(only, "cpu"), _amount(only, "memory"))
     cpu: list[tuple[ContainerKind, int]] = []
@@ -46,8 +58,13 @@ def pod_requests(containers: tuple[ContainerSpec, ...]) -> HostResources:
     for container in containers:
         cpu.append((container.kind, cpu_milli(_amount(container, "cpu"))))
         memory.append((container.kind, memory_mib(_amount(container, "memory"))))
+    whole, above = pod_level or {}, overhead or {}
+    own_cpu = cpu_milli(str(whole["cpu"])) if "cpu" in whole else pod_resource_sum(cpu)
+    own_mib = memory_mib(str(whole["memory"])) if "memory" in whole else pod_resource_sum(memory)
     return HostResources(
-        cpu_milli=pod_resource_sum(cpu), memory_mib=pod_resource_sum(memory), pods=1
+        cpu_milli=own_cpu + cpu_milli(str(above.get("cpu", "0"))),
+        memory_mib=own_mib + memory_mib(str(above.get("memory", "0"))),
+        pods=1,
     )
 
 

@@ -116,6 +116,8 @@ class _Spec(msgspec.Struct, rename="camel"):
     priority: int | None = None
     containers: tuple[_Container, ...] | None = None
     init_containers: tuple[_Container, ...] | None = None
+    overhead: _Amounts | None = None
+    resources: _Resources | None = None
 
 
 class _Status(msgspec.Struct, rename="camel"):
@@ -143,7 +145,12 @@ def decode_bound_pod(body: bytes) -> BoundPod | None:
     if not spec.node_name:
         return None
     live = not has_ended(pod.status.phase)
-    containers, host = _shared_containers(spec.init_containers or (), spec.containers or ())
+    containers, host = _shared_containers(
+        spec.init_containers or (),
+        spec.containers or (),
+        spec.overhead,
+        spec.resources.requests if spec.resources else None,
+    )
     uid, node = meta.uid, sys.intern(spec.node_name)
     problem = ""
     holds = PodAllocation(pod_uid=uid, node=node, by_card={})
@@ -192,7 +199,7 @@ def bound_pod_of(pod: PodInfo) -> BoundPod | None:
         priority=pod.priority,
         started=f"{pod.started_at:%Y-%m-%dT%H:%M:%SZ}" if pod.started_at else "",
         labels=_shared_labels(tuple(sorted(pod.labels.items()))) if pod.labels else _NO_LABELS,
-        host=_shared_host(pod_requests(record.containers)) if record.live else NO_HOST_RESOURCES,
+        host=_shared_host(pod.host) if record.live else NO_HOST_RESOURCES,
         allocation=msgspec.structs.replace(
             allocation, node=node, by_card=_shared_cards(allocation.by_card)
         ),
@@ -233,14 +240,18 @@ def _shared_cards(
 
 @lru_cache(maxsize=8192)
 def _shared_containers(
-    init_containers: tuple[_Container, ...], containers: tuple[_Container, ...]
+    init_containers: tuple[_Container, ...],
+    containers: tuple[_Container, ...],
+    overhead: _Amounts | None,
+    pod_level: _Amounts | None,
 ) -> tuple[tuple[ContainerSpec, ...], HostResources]:
     """Return a pod's containers, and what they request of its node besides cards."""
     found = (
         *(_spec(one, init_container_kind(one.restart_policy)) for one in init_containers),
         *(_spec(one, ContainerKind.APP) for one in containers),
     )
-    return found, _shared_host(pod_requests(found))
+    host = pod_requests(found, overhead=_amounts(overhead), pod_level=_amounts(pod_level))
+    return found, _shared_host(host)
 
 
 def _spec(container: _Container, kind: ContainerKind) -> ContainerSpec:

@@ -171,7 +171,11 @@ def pod_info_of(pod: Pod) -> PodInfo:
         ),
         need=as_granted(need, granted) if need and claim else need,
         need_problem=need_problem,
-        host=pod_requests(containers),
+        host=pod_requests(
+            containers,
+            overhead=spec.overhead,
+            pod_level=spec.resources.requests if spec.resources else None,
+        ),
         phase=status.phase,
         ready=ready is not None,
         ready_at=ready.last_transition_time if ready else None,

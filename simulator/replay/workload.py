@@ -17,7 +17,7 @@ from msgspec import structs
 
 from fracgpu.cards.card import Card, CardUuid, NodeCards
 from fracgpu.cards.card_class import model_allowed, model_key
-from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources, pod_requests
+from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources
 from fracgpu.placement.node_matrix import WHOLE_CARD_MILLI
 from fracgpu.placement.policies.least_waste.mix import Demand
 from fracgpu.request.language import MAX_CARDS
@@ -105,7 +105,7 @@ def of_cluster(nodes: Iterable[NodeCards], pods: Iterable[PodInfo]) -> ReplayWor
     for pod in pods:
         if not pod.record.live:
             continue
-        host = pod_requests(pod.record.containers)
+        host = pod.host
         if pod.need is not None:
             found.append(_of_pod(pod, pod.need, host, cards))
         elif pod.record.node in fleet and fleet[pod.record.node].host != NO_HOST_RESOURCES:

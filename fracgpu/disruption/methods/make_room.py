@@ -26,7 +26,6 @@ from fracgpu.disruption.room.search import (
     find_room,
     single_container,
 )
-from fracgpu.k8s.resources import pod_requests
 from fracgpu.state.cluster_state import PlacedPod
 from fracgpu.state.move_object import Beneficiary
 
@@ -225,7 +224,7 @@ def _find(
 
 def _moves(context: RoomContext, waiting: PlacedPod, plan: RoomPlan) -> tuple[Move, ...]:
     record, policy = waiting.info.record, context.policy
-    host = pod_requests(record.containers)
+    host = waiting.info.host
     beneficiary = Beneficiary(
         namespace=record.namespace,
         name=record.name,

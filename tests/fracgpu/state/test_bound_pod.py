@@ -137,6 +137,27 @@ def test_an_init_container_and_a_sidecar_count_by_kubernetes_rule() -> None:
     assert found.host.cpu_milli == 5000
 
 
+@pytest.mark.parametrize(
+    ("spec", "host"),
+    [
+        ({"overhead": {"cpu": "250m", "memory": "128Mi"}}, (1750, 1152)),
+        ({"resources": {"requests": {"cpu": "4"}}}, (4000, 1024)),
+        ({"resources": {"requests": {"memory": "2Gi"}}, "overhead": {"cpu": "1"}}, (2500, 2048)),
+    ],
+)
+def test_what_the_pod_as_a_whole_and_its_runtime_request_counts(
+    spec: dict[str, Any], host: tuple[int, int]
+) -> None:
+    pod = bound()
+    pod["spec"] |= spec
+    body = json.dumps(pod).encode()
+    found = decode_bound_pod(body)
+
+    assert found is not None
+    assert (found.host.cpu_milli, found.host.memory_mib) == host
+    assert found == bound_pod_of(decode_pod_info(body))
+
+
 def test_pods_share_what_they_have_in_common() -> None:
     one, other = (decode_bound_pod(json.dumps(bound()).encode()) for _ in range(2))
 
