@@ -144,6 +144,7 @@ class Controller:
             measured = await parts.usage.observe(cards, policy)
             if measured.at_s is not None:
                 await parts.loads.observe(policy, at_s=measured.at_s)
+        now = parts.clock.now()  # a slow Prometheus takes minutes, and cordons last for some
         before, past = self._heat, self._past()
         self._heat = advance_all(before, measured.usage, past, policy=policy, now=now)
         state = parts.cache.disruption_state(
@@ -159,9 +160,7 @@ class Controller:
         await self._report_hot(state, cards, before, policy)
 
         context = StepContext(state=state, nodes=parts.cache.nodes, policy=policy, now=now)
-        for record in parts.store.records:
-            if record.phase not in ENDED:
-                await parts.executor.step(record, context)
+        await self._step_all(context)
         state = replace(state, past=self._past())
         mode = await self._mode(state, policy, now=now)
         # In a thread: with a thousand cards it takes long enough to delay the renewal of the lease.
@@ -178,6 +177,26 @@ class Controller:
             await self._begin(move, context, mode=mode)
         await self._cordon(replace(state, past=self._past()), policy, now=now)
         self._count(state, plan, measured, policy, now=now)
+
+    async def _step_all(self, context: StepContext) -> None:
+        """Advance every move; one of which the API server refuses something holds up no other.
+
+        Raises:
+            KubeError: the first that it answered, once all had their turn; or it does not answer.
+        """
+        refused: KubeError | None = None
+        for record in self._parts.store.records:
+            if record.phase in ENDED:
+                continue
+            try:
+                await self._parts.executor.step(record, context)
+            except KubeError as error:
+                if error.status is None:
+                    raise
+                log.warning("move_not_stepped", move=record.id, error=str(error))
+                refused = refused or error
+        if refused is not None:
+            raise refused
 
     async def _report_hot(
         self,

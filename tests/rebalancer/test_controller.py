@@ -198,6 +198,39 @@ async def test_an_api_server_that_is_gone_is_waited_out(rig: Rig, api: ApiServer
     assert rig.figure("api_errors_total") == 1
 
 
+async def test_a_move_that_cannot_be_read_on_holds_up_no_other(rig: Rig, kube: KubeClient) -> None:
+    odd = a_gpu_pod("an-odd", mib=4000, namespace=NAMESPACE)
+    odd["spec"]["priority"] = "high"  # as a later version of Kubernetes might say it
+    await kube.create(PODS, odd)
+    for name in ("an-odd", "gone"):
+        move = a_move(pod_uid=name, name=name, namespace=NAMESPACE)
+        await rig.store.put(a_record(MovePhase.PLANNED, move=move))
+
+    await rig.loop.cycle()
+
+    assert {record.move.name: record.phase for record in rig.store.records} == {
+        "an-odd": MovePhase.PLANNED,
+        "gone": MovePhase.ABORTED,
+    }
+    assert str(rig.loop.trouble()).startswith("the API server does not answer")
+
+
+async def test_cordons_last_as_long_however_slowly_prometheus_answers(kube: KubeClient) -> None:
+    class Slow(Usage):
+        async def observe(self, cards: Collection[CardUuid], policy: RebalancerPolicy) -> Measured:
+            await at_work.clock.advance(200)
+            return await super().observe(cards, policy)
+
+    await make_cluster(kube)
+    async with a_rig(kube, usage=Slow((await hot_usage(kube)).readings)) as at_work:
+        for _ in range(2):
+            await at_work.tick()
+        (cordon,) = read_node(await kube.get(NODES, "n1")).cordons
+
+        lasts_s = (cordon.until - at_work.clock.now()).total_seconds()
+        assert lasts_s == at_work.config.value.cordon_s
+
+
 async def test_a_bad_edit_is_told_once_and_the_last_good_policy_goes_on(kube: KubeClient) -> None:
     await make_cluster(kube)
     async with a_rig(kube) as rig:
