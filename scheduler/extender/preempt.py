@@ -211,18 +211,22 @@ class Preemptor:
     def _missing(
         self, pod: PodInfo, node: str, node_info: NodeInfo, *, going: Sequence[BoundPod]
     ) -> HostResources:
-        """Return what the host lacks once its terminating pods are gone."""
+        """Return what the host lacks once its terminating pods are gone.
+
+        Filter keeps what Moves keep there for others, whoever has left.
+        """
         there, used = node_info.node.host, self._bound_pods.used(node)
         if there == NO_HOST_RESOURCES:
             return NO_HOST_RESOURCES
-        wanted = pod.host
+        holds = self._ledger.holds_against(pod.record.uid, now=self._clock.now())
+        wanted = [pod.host, *(hold.host for hold in holds if hold.node == node)]
         return HostResources(
             cpu_milli=used.cpu_milli
-            + wanted.cpu_milli
+            + sum(one.cpu_milli for one in wanted)
             - there.cpu_milli
             - sum(other.host.cpu_milli for other in going),
             memory_mib=used.memory_mib
-            + wanted.memory_mib
+            + sum(one.memory_mib for one in wanted)
             - there.memory_mib
             - sum(other.host.memory_mib for other in going),
             pods=used.pods + 1 - there.pods - len(going) if there.pods else 0,

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import timedelta
 from itertools import count
 from typing import Any
 
@@ -18,6 +19,7 @@ from kube.informer import ChangeType
 from scheduler.extender.api import PreemptionArgs
 from tests.scheduler.harness import Harness
 from tests.support.gpu import a_gpu_pod
+from tests.support.moves import a_beneficiary, move_of
 
 
 def bound(  # noqa: PLR0913 - the facts that tests vary
@@ -118,6 +120,25 @@ async def test_the_hosts_memory_that_a_pod_leaves_counts_and_a_victim_leaves_the
 
     assert [victims.uids for victims in found.values()] == [(low,)]
     assert fits == {}, "it has room once the other has gone"
+
+
+async def test_nobody_leaves_where_a_move_keeps_the_memory_for_another_pod() -> None:
+    """Filter would refuse the node although the victims are gone: of 256 GiB 56 are left."""
+    cluster = Harness(cards=2)
+    low = bound(cluster, "low", card=1, mib=20_000, memory="30Gi")
+    kept = a_beneficiary(
+        "GPU-n-0",
+        uid="uid-waits",
+        held_until=cluster.clock.now() + timedelta(hours=1),
+        memory_mib=200 * 1024,
+    )
+    cluster.see_move(move_of(source=("n", "GPU-n-0"), target=("x", "GPU-x"), beneficiary=kept))
+
+    found = await cluster.preemptor.preempt(asked(low, memory="56Gi"))
+    in_vain = await cluster.preemptor.preempt(asked(low, memory="57Gi"))
+
+    assert [victims.uids for victims in found.values()] == [(low,)]
+    assert in_vain == {}
 
 
 async def test_a_binding_under_way_is_not_taken_back() -> None:
