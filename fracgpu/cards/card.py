@@ -22,6 +22,9 @@ SHARE_GRANULE_MIB: Final = 80
 # number.
 DEFAULT_SLOTS: Final = 32
 
+# Of a node; no machine has as many.
+MOST_CARDS: Final = 64
+
 # How long heat is valid after the agent last confirmed it, which it does every five minutes; and
 # how far the agent's clock may be ahead of the reader's.
 HEAT_MAX_AGE: Final = timedelta(minutes=15)

@@ -5,10 +5,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from fracgpu import names
-from fracgpu.cards.card import Card, CardUuid
+from fracgpu.cards.card import MOST_CARDS, Card, CardUuid
 from fracgpu.units import MAX_MIB, Mib
 
-_MOST_CARDS: Final = 64
 _MIB_PER_GIB: Final = 1024
 _UNNAMED: Final = "unknown"
 
@@ -52,7 +51,7 @@ def _ours(labels: Mapping[str, str]) -> list[tuple[str, Mib, int]]:
     for key in sorted(labels):
         if key.startswith(names.CARD_CLASS_LABEL_PREFIX):
             size = _number(key.removeprefix(names.CARD_CLASS_LABEL_PREFIX), most=MAX_MIB)
-            count = _number(labels[key], most=_MOST_CARDS)
+            count = _number(labels[key], most=MOST_CARDS)
             if size and count:
                 found.append((model, Mib(size), count))
     return found
@@ -60,7 +59,7 @@ def _ours(labels: Mapping[str, str]) -> list[tuple[str, Mib, int]]:
 
 def _nvidia(labels: Mapping[str, str]) -> list[tuple[str, Mib, int]]:
     mib = _number(labels.get(f"{_NVIDIA}memory", ""), most=MAX_MIB)
-    count = _number(labels.get(f"{_NVIDIA}count", ""), most=_MOST_CARDS)
+    count = _number(labels.get(f"{_NVIDIA}count", ""), most=MOST_CARDS)
     model = labels.get(f"{_NVIDIA}product", _UNNAMED).removesuffix(_SHARED_SUFFIX)
     return [(model, Mib(mib), count)] if mib and count else []
 
@@ -72,7 +71,7 @@ def _amd(labels: Mapping[str, str]) -> list[tuple[str, Mib, int]]:
         for key in sorted(labels):
             if key.startswith(f"{prefix}vram."):
                 mib = _amd_mib(key.removeprefix(f"{prefix}vram."))
-                count = _number(labels[key], most=_MOST_CARDS)
+                count = _number(labels[key], most=MOST_CARDS)
                 if mib and count:
                     found.append((model, mib, count))
         if not found and (mib := _amd_mib(labels.get(f"{prefix}vram", ""))):

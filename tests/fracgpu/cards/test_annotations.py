@@ -187,6 +187,7 @@ def an_inventory(**changed: Any) -> str:
     return json.dumps({"cards": [card]})
 
 
+MANY = json.dumps({"cards": json.loads(an_inventory())["cards"] * 65})
 TWICE = json.dumps({"cards": json.loads(an_inventory())["cards"] * 2})
 
 
@@ -213,11 +214,15 @@ TWICE = json.dumps({"cards": json.loads(an_inventory())["cards"] * 2})
         (annotations.read_cards, an_inventory(health="poorly"), "want healthy or unhealthy"),
         (annotations.read_cards, an_inventory(mib=-1), "-1 MiB"),
         (annotations.read_cards, an_inventory(mib=MAX_MIB + 1), "MiB"),
-        (annotations.read_cards, an_inventory(reservedMib=-1), "-1 reserved"),
-        (annotations.read_cards, an_inventory(index=-1), "GPU-1"),
+        (annotations.read_cards, an_inventory(reservedMib=-1), "reservedMib"),
+        (annotations.read_cards, an_inventory(index=-1), "index"),
         (annotations.read_cards, an_inventory(uuid=7), "Expected `str`"),
         (annotations.read_cards, an_inventory(slots=-1), "slots"),
+        (annotations.read_cards, an_inventory(slots=2**31), "slots"),
+        (annotations.read_cards, an_inventory(limitsMib=2**63), "limitsMib"),
+        (annotations.read_cards, an_inventory(links={"GPU-2": 2**63}), "links"),
         (annotations.read_cards, TWICE, "twice"),
+        (annotations.read_cards, MANY, "length <= 64"),
         (annotations.read_cards, '{"cards":[],"more":' + "[" * 100_000, "recursion"),
         (annotations.read_cordons, '{"GPU-1":{"until":"soon"}}', "RFC3339"),
         (annotations.read_cordons, '{"GPU-1":{"until":"2026-01-05T12:00:00"}}', "no time zone"),
