@@ -33,6 +33,8 @@ _DIGEST_BYTES: Final = 16
 
 _EFFECTS: Final = {effect.value: effect for effect in CordonEffect}
 
+_FIRST_YEAR, _LAST_YEAR = 1970, 9998
+
 # Readers count in 64 bits, sums included, with a column for each card of the node that has most: so
 # one node cannot stop the cluster's roles.
 _Amount = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
@@ -260,6 +262,8 @@ def _time_in_utc(text: str) -> datetime:
     found = msgspec.convert(text, datetime)
     if found.tzinfo is None:
         raise ValueError(f"{text!r} has no time zone; want UTC")
+    if not _FIRST_YEAR <= found.year <= _LAST_YEAR:  # readers add to it
+        raise ValueError(f"{text!r} is no time of an agent")
     return found.astimezone(UTC)
 
 

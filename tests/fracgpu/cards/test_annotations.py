@@ -237,6 +237,8 @@ TWICE = json.dumps({"cards": json.loads(an_inventory())["cards"] * 2})
         (annotations.read_load_time, "noon", "load-time"),
         (annotations.read_load_time, "9", "load-time"),
         (annotations.read_load_time, "0001-01-01T00:00:00+23:59", "load-time"),
+        (annotations.read_load_time, "0001-01-01T00:00:00Z", "no time of an agent"),
+        (annotations.read_load_time, "9999-12-31T23:59:59Z", "no time of an agent"),
     ],
 )
 def test_what_none_of_us_wrote_is_refused(
