@@ -16,9 +16,9 @@ from simulator.demo.roles import plugin_name
 from simulator.demo.script import Progress, Script, play_within
 from tests.support.waiting import until_true
 
-LIMIT_S = 150.0
+LIMIT_S = 400.0  # for what never comes; on a busy machine it takes more than two minutes
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 # Which role is killed at which step: each when it is needed most.
 DEATHS = {
@@ -82,7 +82,7 @@ async def _bare_pods_run(rig: Rig) -> None:
     await until_true(
         lambda: bare <= {view.record.name for view in rig.observer.pods if view.ready},
         what="the pods without an owner",
-        limit_s=60,
+        limit_s=LIMIT_S,
     )
 
 

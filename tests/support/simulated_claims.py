@@ -70,13 +70,17 @@ class ClaimsWorld:
     kubeconfig: Path
     group: asyncio.TaskGroup
     cards: dict[str, Sequence[Card]] = field(default_factory=dict)
-    leaders: dict[str, "asyncio.Task[int]"] = field(default_factory=dict)
+    leaders: dict[str, "asyncio.Task[None]"] = field(default_factory=dict)
     extender_port: int = 0
 
     def start_leader(
         self, name: str, *, kubeconfig: Path | None = None, lease_s: int = LEASE_S
     ) -> None:
-        """Start a replica of our scheduler role, which makes the claims while it leads."""
+        """Start a replica of our scheduler role, which makes the claims while it leads.
+
+        As by kubelet, it is started again when it ends by itself: on a busy machine it may lose its
+        Lease.
+        """
         settings = SchedulerSettings(
             kubeconfig=str(kubeconfig or self.kubeconfig),
             identity=name,
@@ -89,9 +93,12 @@ class ClaimsWorld:
             lease_duration_s=lease_s,
             bind_timeout_s=0.9,
         )
-        self.leaders[name] = self.group.create_task(
-            run_until_stopped(build(settings), SystemClock(), stop=asyncio.Event()), name=name
-        )
+
+        async def run() -> None:
+            while await run_until_stopped(build(settings), SystemClock(), stop=asyncio.Event()):
+                pass
+
+        self.leaders[name] = self.group.create_task(run(), name=name)
 
     async def kill(self, name: str) -> None:
         """End a replica at whatever it awaits; its Lease stays as it is."""

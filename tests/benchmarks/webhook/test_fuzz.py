@@ -59,6 +59,7 @@ def test_the_same_seed_yields_the_same_reviews_with_every_kind_of_change() -> No
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)  # of CPU work, which a busy machine slows down
 async def test_a_real_webhook_answers_odd_reviews_rightly_and_stays_as_it_is(
     tmp_path: Path,
 ) -> None:
@@ -77,6 +78,7 @@ async def test_a_real_webhook_answers_odd_reviews_rightly_and_stays_as_it_is(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)  # of CPU work, which a busy machine slows down
 async def test_a_real_webhook_answers_dear_reviews_rightly_and_their_cost_is_measured(
     tmp_path: Path,
 ) -> None:

@@ -44,7 +44,7 @@ async def filled(folder: Path, series: list[Past], end_s: float) -> AsyncIterato
     write_blocks(folder / "data", series, end_s=end_s)
     async with (
         RealPrometheus.start(folder, {}) as real,
-        Prometheus(real.url, limit_s=5, limit_bytes=1 << 20) as prometheus,
+        Prometheus(real.url, limit_s=60, limit_bytes=1 << 20) as prometheus,
     ):
         yield prometheus
 

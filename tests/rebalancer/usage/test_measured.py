@@ -185,7 +185,7 @@ async def measured(tmp_path: Path) -> AsyncIterator[Measured]:
     write_blocks(tmp_path / "data", an_hour(end_s), end_s=end_s)
     async with (
         RealPrometheus.start(tmp_path, {}) as real,
-        Prometheus(real.url, limit_s=5, limit_bytes=1 << 20) as prometheus,
+        Prometheus(real.url, limit_s=60, limit_bytes=1 << 20) as prometheus,
     ):
         yield await MeasuredUsage(prometheus).observe(ALL, POLICY)
 
@@ -294,7 +294,7 @@ async def test_an_exporter_that_freezes_or_refuses_soon_costs_its_cards_their_tr
         exporter.text = page(time.time())  # noqa: TID251 - as an exporter would
         async with (
             RealPrometheus.start(tmp_path, {"node": exporter.address}) as real,
-            Prometheus(real.url, limit_s=5, limit_bytes=1 << 20) as prometheus,
+            Prometheus(real.url, limit_s=60, limit_bytes=1 << 20) as prometheus,
         ):
             source = MeasuredUsage(prometheus)
             qualities: list[ReadingQuality] = []

@@ -28,6 +28,7 @@ from tests.scheduler.claims.harness import (
     unanswered,
 )
 from tests.support.claims import allocated, claim_name, decoded
+from tests.support.examples import at_least
 from tests.support.gpu import Json, some_cards
 
 LOW, HIGH = 0, 1_000
@@ -536,7 +537,7 @@ _PODS = st.tuples(st.sampled_from([2_000, 3_000, 5_000, 8_000]), st.integers(0, 
 _STEPS = st.one_of(_PODS, st.sampled_from(["look", "schedule", "schedule contrary", "end", "wait"]))
 
 
-@settings(max_examples=60)
+@settings(max_examples=at_least(60))
 @given(st.lists(_STEPS, max_size=40))
 async def test_no_card_is_overbooked_and_no_priority_inverted(
     steps: list[tuple[int, int] | str],
