@@ -15,7 +15,7 @@ from webhook.admission.context import DecisionContext
 from webhook.admission.mutation import admit_create
 from webhook.admission.review import Pod, read_pod, read_stored_pod
 from webhook.admission.update import admit_update
-from webhook.admission.verdict import AdmissionResult, Patched
+from webhook.admission.verdict import AdmissionResult, Denied, Patched
 from webhook.admission_config import AdmissionConfig
 
 Json = dict[str, Any]
@@ -109,6 +109,18 @@ def stored(pod: Json, outcome: AdmissionResult) -> Json:
             for key in amounts:
                 amounts[key] = canonical(amounts[key])
     return result
+
+
+def patched(outcome: AdmissionResult | None) -> Patched:
+    """Return the edits of a pod that was granted something; anything else fails."""
+    assert isinstance(outcome, Patched), outcome
+    return outcome
+
+
+def denied(outcome: AdmissionResult | None) -> Denied:
+    """Return a refusal; anything else fails."""
+    assert isinstance(outcome, Denied), outcome
+    return outcome
 
 
 def worded(pod: Json) -> Json:

@@ -69,33 +69,6 @@ async def test_without_a_config_map_the_rules_of_the_command_line_hold(kube: Kub
         assert rules.config.value == AdmissionConfig(scheduler_name="mine")
 
 
-async def test_an_edit_counts_and_a_bad_one_keeps_the_last_good_rules_and_is_told(
-    kube: KubeClient,
-) -> None:
-    registry = CollectorRegistry()
-    async with followed(kube, registry) as (rules, changes):
-        await kube.create(CONFIGMAPS, a_config_map("voidOthers: false"))
-        await until_true(lambda: not rules.config.value.void_others, what="the edit counts")
-        assert (rules.config.value.scheduler_name, changes) == ("mine", ["changed"])
-
-        bad = {"data": {"admission": "voidOther: true"}}
-        await kube.patch(CONFIGMAPS, "fracgpu-config", bad, namespace=SPACE)
-
-        await until_noted(
-            kube,
-            "key admission is not in use, the last good one is: voidOther is not a key here; "
-            "did you mean voidOthers?",
-        )
-        assert rules.config.value.void_others is False
-        assert registry.get_sample_value("fracgpu_webhook_config_refused_total") == 1
-        assert registry.get_sample_value("fracgpu_webhook_config_valid") == 0
-
-        good = {"data": {"admission": ""}}
-        await kube.patch(CONFIGMAPS, "fracgpu-config", good, namespace=SPACE)
-        await until_true(lambda: rules.config.value.void_others, what="the good edit counts")
-        assert registry.get_sample_value("fracgpu_webhook_config_valid") == 1
-
-
 async def test_a_misspelt_key_of_the_config_map_makes_an_event_and_a_metric(
     kube: KubeClient,
 ) -> None:

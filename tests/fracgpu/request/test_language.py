@@ -1,5 +1,4 @@
 import contextlib
-from collections.abc import Sequence
 from fractions import Fraction
 
 import pytest
@@ -218,232 +217,211 @@ def test_a_need_knows_its_total() -> None:
 
 ALL_KEYS = ", ".join(names.REQUEST_KEYS)
 A, B = a_spec("a"), a_spec("b")
-REFUSED: dict[str, tuple[Sequence[ContainerSpec], dict[str, str], str]] = {
+# What is asked, the refusal, and the containers if they are not just A.
+REFUSED: dict[str, tuple[dict[str, str], str, *tuple[ContainerSpec, ...]]] = {
     "an unknown key": (
-        [A],
         {"fracton": "0.5"},
         f"annotation fracgpu.io/fracton is '0.5'; want one of {ALL_KEYS}; "
         "did you mean fracgpu.io/fraction?",
     ),
     "a key like none of ours": (
-        [A],
         {"zzz": "1"},
         f"annotation fracgpu.io/zzz is '1'; want one of {ALL_KEYS}",
     ),
     "fraction and memory of one container": (
-        [A],
         {"fraction": "0.5", "memory": "1Gi"},
         "fracgpu.io/fraction is '0.5'; want either fraction or memory for container 'a', not both",
     ),
     "fraction and memory of one container whose limit is written": (
-        [a_spec("a", gpu_mem="1024")],
         {"fraction": "0.5", "memory": "1Gi"},
         "fracgpu.io/fraction is '0.5'; want either fraction or memory for container 'a', not both",
+        a_spec("a", gpu_mem="1024"),
     ),
     "a limit below what is guaranteed": (
-        [A],
         {"memory": "8Gi", "memory-limit": "4Gi"},
         "fracgpu.io/memory-limit of container 'a' is '4Gi'; "
         "want at least the 8192Mi that it requests",
     ),
     "a share below what is guaranteed": (
-        [A],
         {"fraction": "0.5", "fraction-limit": "0.25"},
         "fracgpu.io/fraction-limit of container 'a' is '0.25'; "
         "want at least the 0.5 that it requests",
     ),
     "more than a card": (
-        [A],
         {"fraction": "0.5", "fraction-limit": "1.5"},
         "fracgpu.io/fraction-limit is '1.5'; "
         "want a share of one card above 0 and at most 1, e.g. '0.5' or '50%'; "
         "write '1.5%' if percent was meant, or fracgpu.io/cards for several cards",
     ),
     "a limit in memory of a share": (
-        [A],
         {"fraction": "0.5", "memory-limit": "9Gi"},
         "fracgpu.io/memory-limit of container 'a' is '9Gi'; "
         "want fracgpu.io/fraction-limit, as it requests a fraction",
     ),
     "a limit as a share of memory": (
-        [A],
         {"memory": "8Gi", "fraction-limit": "1"},
         "fracgpu.io/fraction-limit of container 'a' is '1'; "
         "want fracgpu.io/memory-limit, as it requests memory",
     ),
     "both limits": (
-        [A],
         {"memory": "8Gi", "memory-limit": "9Gi", "fraction-limit": "1"},
         "fracgpu.io/fraction-limit of container 'a' is '1'; "
         "want no fracgpu.io/memory-limit as well",
     ),
     "a limit of nothing": (
-        [A, B],
         {"memory": "a=8Gi", "memory-limit": "b=9Gi"},
         "fracgpu.io/memory-limit is 'b=9Gi'; "
         "want a fracgpu.io/fraction or fracgpu.io/memory for container 'b' as well; "
         'add fracgpu.io/fraction: "1" for a whole card',
+        A,
+        B,
     ),
     "a limit alone": (
-        [A],
         {"memory-limit": "9Gi"},
         "fracgpu.io/memory-limit is '9Gi'; "
         "want a fracgpu.io/fraction or fracgpu.io/memory for container 'a' as well; "
         'add fracgpu.io/fraction: "1" for a whole card',
     ),
     "a limit with MPS": (
-        [A],
         {"memory": "8Gi", "memory-limit": "9Gi", "isolation": "mps"},
         "fracgpu.io/memory-limit is '9Gi'; want fracgpu.io/isolation: kernel, or best: "
         "what is borrowed is limited by driver or kernel alone",
     ),
     "a limit that nothing keeps": (
-        [A],
         {"fraction": "0.5", "fraction-limit": "1", "isolation": "none"},
         "fracgpu.io/fraction-limit is '1'; want fracgpu.io/isolation: kernel, or best: "
         "what is borrowed is limited by driver or kernel alone",
     ),
     "a container that is not there": (
-        [A, B],
         {"fraction": "aa=0.5"},
         "fracgpu.io/fraction is 'aa=0.5'; want names of this pod's containers: a, b; "
         "did you mean 'a'?",
+        A,
+        B,
     ),
     "a container twice": (
-        [A, B],
         {"fraction": "a=0.5,a=0.5"},
         "fracgpu.io/fraction is 'a=0.5,a=0.5'; want container 'a' only once",
+        A,
+        B,
     ),
     "a comma too many": (
-        [A, B],
         {"fraction": "a=0.5,"},
         "fracgpu.io/fraction is 'a=0.5,'; want one item, or pairs 'container=item, container=item'",
+        A,
+        B,
     ),
     "items without names": (
-        [A, B],
         {"fraction": "0.5,0.5"},
         "fracgpu.io/fraction is '0.5,0.5'; "
         "want one item, or pairs 'container=item, container=item'",
+        A,
+        B,
     ),
     "no item": (
-        [A],
         {"fraction": "a="},
         "fracgpu.io/fraction is 'a='; want one item, or pairs 'container=item, container=item'",
     ),
-    "a fraction without a container": (
-        [],
-        {"fraction": "0.5"},
-        "fracgpu.io/fraction is '0.5'; want a pod with at least one container",
-    ),
     "no share of that size": (
-        [A],
         {"cores": "0", "fraction": "1"},
         "fracgpu.io/cores is '0'; want percent of one card's compute, a whole number from 1 to "
         "100, e.g. '30'",
     ),
     "too many cards": (
-        [A],
         {"cards": "65", "fraction": "1"},
         "fracgpu.io/cards is '65'; want a whole number of cards from 1 to 64, e.g. '2'",
     ),
     "cores without memory": (
-        [A, B],
         {"cores": "b=30", "fraction": "1"},
         "fracgpu.io/cores is 'b=30'; want a fracgpu.io/fraction or fracgpu.io/memory for container "
         "'b' as well; add fracgpu.io/fraction: \"1\" for a whole card",
+        A,
+        B,
     ),
     "a model without a share": (
-        [A],
         {"model": "*A30*"},
         "fracgpu.io/model is '*A30*'; want a pod that asks for a share with fracgpu.io/fraction or "
         'fracgpu.io/memory; add fracgpu.io/fraction: "1" for a whole card',
     ),
     "an empty glob": (
-        [A],
         {"fraction": "1", "model": "*A30*,"},
         "fracgpu.io/model is '*A30*,'; want card models or globs, e.g. 'NVIDIA-A100*, *H100*'",
     ),
     "an unknown placement": (
-        [A],
         {"fraction": "1", "placement": "sprad"},
         "fracgpu.io/placement is 'sprad'; want one of pack, spread, least-waste, topology, "
         "load-aware; did you mean 'spread'?",
     ),
     "an unknown way to move": (
-        [A],
         {"fraction": "1", "rebalance": "srge"},
         "fracgpu.io/rebalance is 'srge'; want one of surge, evict, never; did you mean 'surge'?",
     ),
     "the word of another key": (
-        [A],
         {"fraction": "1", "topology": "none"},
         "fracgpu.io/topology is 'none'; want one of any, nvlink",
     ),
     "two that a node may each lack": (
-        [A],
         {"fraction": "1", "isolation": "kernel, mps"},
         "fracgpu.io/isolation is 'kernel, mps'; want one of these alone, or best or none at the "
         "end",
     ),
     "MPS for several cards": (
-        [A],
         {"fraction": "1", "cards": "2", "isolation": "mps"},
         "fracgpu.io/isolation is 'mps'; want one card for container 'a': MPS knows only one",
     ),
     "one isolation of two misspelt": (
-        [A],
         {"fraction": "1", "isolation": "kernel, non"},
         "fracgpu.io/isolation is 'kernel, non'; want one of best, kernel, mps, interposer, none; "
         "did you mean 'none'?",
     ),
     "another resource of ours": (
-        [a_spec("a", gpu_count="1")],
         {},
         "limits['fracgpu.io/gpu-count'] of container 'a' is '1'; want fracgpu.io/gpu-mem in whole "
         "MiB; use the annotation fracgpu.io/cards for several cards",
+        a_spec("a", gpu_count="1"),
     ),
     "a slot without memory": (
-        [a_spec("a", gpu_slot="1")],
         {},
         "limits['fracgpu.io/gpu-slot'] of container 'a' is '1'; want no slot without memory: the "
         "webhook writes it beside fracgpu.io/gpu-mem; ask with fracgpu.io/fraction or "
         "fracgpu.io/memory instead",
+        a_spec("a", gpu_slot="1"),
     ),
     "no slot at all": (
-        [a_spec("a", gpu_mem="512", gpu_slot="0")],
         {},
         "limits['fracgpu.io/gpu-slot'] of container 'a' is '0'; want what the webhook writes; "
         "set fracgpu.io/gpu-mem instead",
+        a_spec("a", gpu_mem="512", gpu_slot="0"),
     ),
     "a request without a limit": (
-        [a_spec("a", requests={MEM: "512"})],
         {},
         "requests['fracgpu.io/gpu-mem'] of container 'a' is '512'; want the same amount in limits; "
         "set fracgpu.io/gpu-mem in limits alone",
+        a_spec("a", requests={MEM: "512"}),
     ),
     "a request that is not its limit": (
-        [a_spec("a", gpu_mem="512", requests={MEM: "500"})],
         {},
         "requests['fracgpu.io/gpu-mem'] of container 'a' is '500'; want what its limits say, 512; "
         "leave the request out; Kubernetes copies the limit",
+        a_spec("a", gpu_mem="512", requests={MEM: "500"}),
     ),
     "a limit in GiB": (
-        [a_spec("a", gpu_mem="8Gi")],
         {},
         "limits['fracgpu.io/gpu-mem'] of container 'a' is '8Gi'; want whole MiB above 0, e.g. "
         "'512'; the resource counts MiB, so write '8192'",
+        a_spec("a", gpu_mem="8Gi"),
     ),
     "a limit that its cards cannot share evenly": (
-        [a_spec("a", gpu_mem="1001")],
         {"cards": "2"},
         "limits['fracgpu.io/gpu-mem'] of container 'a' is '1001'; want a number of MiB that "
         "divides evenly over its 2 cards; '1000' would do",
+        a_spec("a", gpu_mem="1001"),
     ),
     "a limit that is less than a MiB on each of its cards": (
-        [a_spec("a", gpu_mem="2")],
         {"cards": "3"},
         "limits['fracgpu.io/gpu-mem'] of container 'a' is '2'; want a number of MiB that divides "
         "evenly over its 3 cards; '3' would do",
+        a_spec("a", gpu_mem="2"),
     ),
 }
 
@@ -478,16 +456,18 @@ def test_nothing_is_offered_that_the_language_does_not_have() -> None:
         assert {word.value for word in choice.offered} <= set(choice.language)
 
 
-@pytest.mark.parametrize(("specs", "asks", "words"), REFUSED.values(), ids=REFUSED.keys())
+@pytest.mark.parametrize("row", REFUSED.values(), ids=REFUSED.keys())
 def test_nonsense_is_refused_in_these_words(
-    specs: Sequence[ContainerSpec], asks: dict[str, str], words: str
+    row: tuple[dict[str, str], str, *tuple[ContainerSpec, ...]],
 ) -> None:
-    annotations = {f"fracgpu.io/{key}": text for key, text in asks.items()}
+    asks, words, *specs = row
 
-    with pytest.raises(RequestError) as refused:
-        parse_request(annotations, specs)
+    assert refusal(*(specs or [A]), **asks) == words
 
-    assert str(refused.value) == words
+
+def test_a_fraction_is_refused_without_a_container() -> None:
+    with pytest.raises(RequestError, match="want a pod with at least one container"):
+        parse_request({names.FRACTION: "0.5"}, [])
 
 
 def test_reserved_keys_are_not_judged_here() -> None:

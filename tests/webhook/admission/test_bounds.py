@@ -21,6 +21,7 @@ from tests.webhook.builders import (
     a_container,
     a_pod,
     a_review,
+    denied,
     judged,
     parsed,
 )
@@ -221,10 +222,7 @@ def test_a_pod_too_large_to_be_read_is_refused_if_it_asks_and_left_alone_with_a_
     ],
 )
 def test_more_than_anybody_needs_is_refused_by_its_name(pod: Json, said: str) -> None:
-    outcome = check_bounds(parsed(pod))
-
-    assert isinstance(outcome, Denied)
-    assert said in outcome.message
+    assert said in denied(check_bounds(parsed(pod))).message
 
 
 def test_a_workload_with_templates_without_end_is_refused() -> None:

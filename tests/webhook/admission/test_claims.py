@@ -29,9 +29,11 @@ from tests.webhook.builders import (
     a_container,
     a_pod,
     a_review,
+    denied,
     judged,
     judged_change,
     parsed,
+    patched,
     stored,
     worded,
 )
@@ -147,9 +149,8 @@ def test_a_request_of_another_system_is_a_claim_too() -> None:
     resources = {"limits": limits, "requests": dict(limits)}
     pod = a_pod(a_container(resources=resources), spec={"schedulerName": "hami-scheduler"})
 
-    outcome = asked(pod, labels={"fracgpu.io/dialects": "hami"})
+    outcome = patched(asked(pod, labels={"fracgpu.io/dialects": "hami"}))
 
-    assert isinstance(outcome, Patched)
     once = stored(pod, outcome)
     assert once["spec"]["schedulerName"] == "default-scheduler"
     assert once["spec"]["containers"][0]["resources"] == {
@@ -320,10 +321,7 @@ REFUSED: dict[str, tuple[Json, str]] = {
 
 @pytest.mark.parametrize(("pod", "message"), REFUSED.values(), ids=REFUSED.keys())
 def test_what_no_claim_can_do_is_refused_in_these_words(pod: Json, message: str) -> None:
-    outcome = asked(pod)
-
-    assert isinstance(outcome, Denied)
-    assert outcome.message == message
+    assert denied(asked(pod)).message == message
 
 
 @pytest.mark.parametrize(
@@ -367,10 +365,7 @@ def test_someone_elses_grant_makes_no_claim_ones_own() -> None:
     """A copy of a granted pod is refused: its claim is of the first, and the seal is of old."""
     copied = granted(a_pod(fraction="0.5"), seal=Seal(key=b"guess", scope="ml", now=SEAL.now))
 
-    outcome = asked(copied)
-
-    assert isinstance(outcome, Denied)
-    assert outcome.message.startswith("spec.resourceClaims[].name is 'fracgpu'")
+    assert denied(asked(copied)).message.startswith("spec.resourceClaims[].name is 'fracgpu'")
 
 
 def test_where_requests_are_ignored_no_pod_names_our_claims_either() -> None:
@@ -383,10 +378,7 @@ def test_where_requests_are_ignored_no_pod_names_our_claims_either() -> None:
 
 
 def test_a_pod_that_may_wait_is_told_what_counts_less() -> None:
-    outcome = asked(a_pod(fraction="1", cards="2", topology="nvlink"))
-
-    assert isinstance(outcome, Patched)
-    assert outcome.warnings == (
+    assert patched(asked(a_pod(fraction="1", cards="2", topology="nvlink"))).warnings == (
         "fracgpu.io/topology: if the pod has to wait for room, it may get cards of a node that are "
         "not the fastest-linked ones (with `wiring: claims` kube-scheduler takes the cards)",
     )
@@ -400,9 +392,8 @@ def test_the_same_pod_applied_twice_is_as_it_was() -> None:
     again = applied_again(pod, once)
     assert again["spec"]["containers"][0]["resources"]["limits"][MEM] == "8k"
 
-    outcome = judged_change(once, again)
+    outcome = patched(judged_change(once, again))
 
-    assert isinstance(outcome, Patched)
     assert stored(again, outcome) == {**once, "spec": {**once["spec"], "affinity": None}}
 
 
@@ -411,10 +402,7 @@ def test_a_pod_that_is_replaced_by_its_manifest_names_its_claim_again() -> None:
     once = granted(pod)
     put = {**copy.deepcopy(pod), "metadata": once["metadata"]}
 
-    outcome = judged_change(once, put)
-
-    assert isinstance(outcome, Patched)
-    assert stored(put, outcome) == once
+    assert stored(put, patched(judged_change(once, put))) == once
 
 
 def test_an_annotation_that_may_change_does_though_the_limits_are_gone() -> None:
@@ -455,9 +443,8 @@ def test_a_template_keeps_its_limits_and_the_pod_of_it_gets_a_claim() -> None:
         claim=CLAIM,
     )
 
-    outcome = grant_templates(review, context)
+    outcome = patched(grant_templates(review, context))
 
-    assert isinstance(outcome, Patched)
     template = stored_template(body, outcome)
     half = {MEM: "40960"}
     assert template["spec"]["containers"][0]["resources"] == {"limits": half, "requests": half}
@@ -489,9 +476,8 @@ def test_a_workload_whose_pods_would_be_refused_is_refused_when_it_is_applied() 
         json.dumps(a_review(body, kind={"group": kind.group, "kind": kind.kind})).encode()
     )
 
-    outcome = admit_workload(
-        review, DecisionContext(classes=CLASSES, config=RULES_HERE, claim=CLAIM)
+    outcome = denied(
+        admit_workload(review, DecisionContext(classes=CLASSES, config=RULES_HERE, claim=CLAIM))
     )
 
-    assert isinstance(outcome, Denied)
     assert outcome.message.startswith("in spec.template: fracgpu.io/resize is '9Gi'; want no")

@@ -20,7 +20,9 @@ from tests.webhook.builders import (
     Json,
     a_container,
     a_pod,
+    denied,
     judged,
+    patched,
     stored,
     worded,
 )
@@ -155,25 +157,24 @@ def test_the_unit_of_gpushare_is_the_administrators() -> None:
         dialects=frozenset({"gpushare"}), options=Options(gpushare_unit=MemoryUnit.MIB)
     )
 
-    outcome = judged(of(gpushare.ROWS["gib by default"]), rules=replace(RULES, dialects=settings))
+    outcome = patched(
+        judged(of(gpushare.ROWS["gib by default"]), rules=replace(RULES, dialects=settings))
+    )
 
-    assert isinstance(outcome, Patched)
     assert outcome.granted.startswith("train: 3 MiB on 1 card; in other words: ")
 
 
 def test_a_label_that_names_no_dialect_is_warned_of() -> None:
-    outcome = judged(a_pod(memory="1Gi"), labels=on("gpushar"))
+    outcome = patched(judged(a_pod(memory="1Gi"), labels=on("gpushar")))
 
-    assert isinstance(outcome, Patched)
     assert "did you mean 'gpushare'?" in outcome.warnings[0]
 
 
 def test_a_grant_that_only_pretends_to_come_from_a_dialect_still_has_to_be_true() -> None:
     forged = "train: 1 MiB on 1 card; in other words: train from gpushare: aliyun.com/gpu-mem=4"
 
-    outcome = judged(a_pod(memory="1Gi", granted=forged))
+    outcome = denied(judged(a_pod(memory="1Gi", granted=forged)))
 
-    assert isinstance(outcome, Denied)
     assert outcome.message.startswith(f"fracgpu.io/granted is '{forged[:60]}")
 
 
@@ -187,9 +188,8 @@ def test_kais_own_pods_are_taken_over_where_a_setting_says_so() -> None:
     settings = DialectSettings(options=Options(kai_runs=False))
     rules = replace(RULES, dialects=settings)
 
-    outcome = judged(kais_own(), labels=on("kai"), rules=rules)
+    outcome = patched(judged(kais_own(), labels=on("kai"), rules=rules))
 
-    assert isinstance(outcome, Patched)
     assert stored(kais_own(), outcome)["spec"]["schedulerName"] == "fracgpu-scheduler"
     assert outcome.warnings == (
         "spec.schedulerName was 'kai-scheduler', which does not know FracGPU's cards; it is "
@@ -216,9 +216,8 @@ def test_a_pod_that_is_taken_over_loses_the_foreign_scheduler_or_is_refused(
 def test_a_refusal_names_the_key_that_its_author_wrote() -> None:
     limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "90000"}
 
-    outcome = judged(a_pod(a_container(resources={"limits": limits})), labels=on("all"))
+    outcome = denied(judged(a_pod(a_container(resources={"limits": limits})), labels=on("all")))
 
-    assert isinstance(outcome, Denied)
     assert outcome.message.startswith(
         "nvidia.com/gpu, nvidia.com/gpumem of container 'train' is '1, 90000'; want at most what "
         "the largest card shares, 81920 MiB (80 GiB); FracGPU reads it as fracgpu.io/memory of "
@@ -238,7 +237,6 @@ def test_no_whole_card_is_none() -> None:
 def test_a_whole_card_on_another_container_of_a_pod_that_asks_is_refused() -> None:
     whole_card = a_container("web", resources={"limits": {"nvidia.com/gpu": "1"}})
 
-    outcome = judged(a_pod(whole_card, a_container(), fraction="train=0.5"))
+    outcome = denied(judged(a_pod(whole_card, a_container(), fraction="train=0.5")))
 
-    assert isinstance(outcome, Denied)
     assert outcome.message.startswith("limits['nvidia.com/gpu'] of container 'web' is '1'; want it")

@@ -1,9 +1,8 @@
 import pytest
 
 from fracgpu.errors import PodField, RequestError
-from tests.webhook.builders import a_container, a_pod, judged
+from tests.webhook.builders import a_container, a_pod, denied, judged
 from webhook.admission.limit_range import ANNOTATION, blame_limit_range
-from webhook.admission.verdict import Denied
 
 MEM = "fracgpu.io/gpu-mem"
 BLAME = (
@@ -44,10 +43,7 @@ def test_a_limit_range_default_that_collides_is_named_as_such() -> None:
     pod = a_pod(a_container(resources={"limits": {MEM: "2048"}}), fraction="0.5")
     pod["metadata"]["annotations"][ANNOTATION] = f"{SET}train"
 
-    outcome = judged(pod)
-
-    assert isinstance(outcome, Denied)
-    assert outcome.message == (
+    assert denied(judged(pod)).message == (
         f"limits['{MEM}'] of container 'train' is '2048'; want 40960, as its annotations say; "
         f"{BLAME}"
     )

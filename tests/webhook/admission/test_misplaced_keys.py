@@ -1,7 +1,7 @@
 import pytest
 
-from tests.webhook.builders import Json, a_pod, judged
-from webhook.admission.verdict import Allowed, Denied
+from tests.webhook.builders import Json, a_pod, denied, judged
+from webhook.admission.verdict import Allowed
 
 
 @pytest.mark.parametrize(
@@ -36,10 +36,7 @@ def test_a_request_where_nobody_reads_it_is_answered(place: str, key: str, messa
     pod = a_pod()
     pod["metadata"][place] = {key: "0.5"}
 
-    outcome = judged(pod)
-
-    assert isinstance(outcome, Denied)
-    assert outcome.message == message
+    assert denied(judged(pod)).message == message
 
 
 @pytest.mark.parametrize("labels", [{"fracgpu.io/granted": "true"}, {"fracgpu.io/granted": "x"}])
@@ -47,9 +44,8 @@ def test_a_request_where_nobody_reads_it_is_answered(place: str, key: str, messa
 def test_nobody_but_the_webhook_writes_the_label_of_a_grant(
     pod: Json, labels: dict[str, str]
 ) -> None:
-    outcome = judged({**pod, "metadata": {**pod["metadata"], "labels": labels}})
+    outcome = denied(judged({**pod, "metadata": {**pod["metadata"], "labels": labels}}))
 
-    assert isinstance(outcome, Denied)
     assert outcome.message.startswith("label fracgpu.io/granted is ")
 
 

@@ -1,9 +1,9 @@
 import copy
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given
@@ -27,9 +27,11 @@ from tests.webhook.builders import (
     Json,
     a_container,
     a_pod,
+    denied,
     judged,
     judged_change,
     parsed,
+    patched,
     stored,
     worded,
 )
@@ -60,136 +62,92 @@ def affinity(*terms: Sequence[Json]) -> Json:
     }
 
 
-def amounts(mib: str, slots: str = "1", **others: str) -> Json:
-    ours = {"fracgpu.io/gpu-mem": mib, "fracgpu.io/gpu-slot": slots}
-    return {"limits": {**others, **ours}, "requests": {**others, **ours}}
-
-
-def admitted(
-    *containers: Json,
-    granted: str,
-    requires: Sequence[Json],
-    init: Sequence[Json] = (),
-    **asks: str,
-) -> Json:
-    """Return the pod as it is stored."""
-    spec = {"schedulerName": "fracgpu-scheduler", "affinity": affinity([SHARED, *requires])}
-    pod = a_pod(*containers, init=init, spec=spec, also={**asks, "granted": granted})
-    return {**pod, "metadata": {**pod["metadata"], "labels": {"fracgpu.io/granted": "true"}}}
-
-
 VOID = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
 HALF_H100 = "train: 40960 MiB on 1 card (0.5 of a card that shares 81920 MiB)"
 
+
+class Row(NamedTuple):
+    """A pod, and what admission adds to it and to each container that asks (MiB, and cards)."""
+
+    pod: Json
+    granted: str
+    requires: Sequence[Json]
+    amounts: Mapping[str, tuple[str, str]]
+
+    def stored(self) -> Json:
+        pod = copy.deepcopy(self.pod)
+        pod["metadata"]["labels"] = {"fracgpu.io/granted": "true"}
+        pod["metadata"].setdefault("annotations", {})["fracgpu.io/granted"] = self.granted
+        pod["spec"]["schedulerName"] = "fracgpu-scheduler"
+        pod["spec"]["affinity"] = affinity([SHARED, *self.requires])
+        for container in (*pod["spec"].get("initContainers", ()), *pod["spec"]["containers"]):
+            if container["name"] not in self.amounts:
+                container.setdefault("env", []).append(VOID)
+                continue
+            mib, slots = self.amounts[container["name"]]
+            resources = container.setdefault("resources", {})
+            for field in ("limits", "requests"):
+                added = {"fracgpu.io/gpu-mem": mib, "fracgpu.io/gpu-slot": slots}
+                resources[field] = resources.get(field, {}) | added
+        return pod
+
+
+def row(pod: Json, *requires: Json, granted: str, **amounts: str | tuple[str, str]) -> Row:
+    """Return a row; an amount without a number of cards is of one card."""
+    pairs = {name: (it, "1") if isinstance(it, str) else it for name, it in amounts.items()}
+    return Row(pod, granted, requires, pairs)
+
+
+def on_8_gib(pod: Json, *requires: Json) -> Row:
+    granted = "train: 8192 MiB on 1 card"
+    return row(pod, *requires, more("card-memory", 8191), granted=granted, train="8192")
+
+
+def isolated(by: str) -> Json:
+    return {"key": f"fracgpu.io/isolation-{by}", "operator": "In", "values": ["true"]}
+
+
 GRANTED = {
-    "a fraction is a share of the most free class": (
-        a_pod(fraction="0.5"),
-        admitted(
-            a_container(resources=amounts("40960")),
-            granted=HALF_H100,
-            requires=[has("card-class-81920")],
-            fraction="0.5",
-        ),
+    "a fraction is a share of the most free class": row(
+        a_pod(fraction="0.5"), has("card-class-81920"), granted=HALF_H100, train="40960"
     ),
-    "a model narrows the classes, and 12000 MiB are written as the API server writes them": (
+    "a model narrows the classes, and 12000 MiB are written as the API server writes them": row(
         a_pod(fraction="50%", model="*a30*"),
-        admitted(
-            a_container(resources=amounts("12k")),
-            granted="train: 12000 MiB on 1 card (0.5 of a card that shares 24000 MiB)",
-            requires=[has("card-class-24000")],
-            fraction="50%",
-            model="*a30*",
-        ),
+        has("card-class-24000"),
+        granted="train: 12000 MiB on 1 card (0.5 of a card that shares 24000 MiB)",
+        train="12k",
     ),
-    "memory needs a card that is large enough": (
+    "memory needs a card that is large enough": row(
         a_pod(memory="8Gi", cores="30"),
-        admitted(
-            a_container(resources=amounts("8192")),
-            granted="train: 8192 MiB on 1 card, 30% of the compute",
-            requires=[more("card-memory", 8191)],
-            memory="8Gi",
-            cores="30",
-        ),
+        more("card-memory", 8191),
+        granted="train: 8192 MiB on 1 card, 30% of the compute",
+        train="8192",
     ),
-    "a pod that wants to be limited needs a node that limits": (
-        a_pod(memory="8Gi", isolation="kernel"),
-        admitted(
-            a_container(resources=amounts("8192")),
-            granted="train: 8192 MiB on 1 card",
-            requires=[
-                {"key": "fracgpu.io/isolation-kernel", "operator": "In", "values": ["true"]},
-                more("card-memory", 8191),
-            ],
-            memory="8Gi",
-            isolation="kernel",
-        ),
+    "a pod that wants to be limited needs a node that limits": on_8_gib(
+        a_pod(memory="8Gi", isolation="kernel"), isolated("kernel")
     ),
-    "so does one that asks for mps by name": (
-        a_pod(memory="8Gi", isolation="mps"),
-        admitted(
-            a_container(resources=amounts("8192")),
-            granted="train: 8192 MiB on 1 card",
-            requires=[
-                {"key": "fracgpu.io/isolation-mps", "operator": "In", "values": ["true"]},
-                more("card-memory", 8191),
-            ],
-            memory="8Gi",
-            isolation="mps",
-        ),
+    "so does one that asks for mps by name": on_8_gib(
+        a_pod(memory="8Gi", isolation="mps"), isolated("mps")
     ),
-    "so does one that asks for interposer by name": (
-        a_pod(memory="8Gi", isolation="interposer"),
-        admitted(
-            a_container(resources=amounts("8192")),
-            granted="train: 8192 MiB on 1 card",
-            requires=[
-                {"key": "fracgpu.io/isolation-interposer", "operator": "In", "values": ["true"]},
-                more("card-memory", 8191),
-            ],
-            memory="8Gi",
-            isolation="interposer",
-        ),
+    "so does one that asks for interposer by name": on_8_gib(
+        a_pod(memory="8Gi", isolation="interposer"), isolated("interposer")
     ),
-    "with a word of what else will do any node may be chosen": (
-        a_pod(memory="8Gi", isolation="mps, none"),
-        admitted(
-            a_container(resources=amounts("8192")),
-            granted="train: 8192 MiB on 1 card",
-            requires=[more("card-memory", 8191)],
-            memory="8Gi",
-            isolation="mps, none",
-        ),
+    "with a word of what else will do any node may be chosen": on_8_gib(
+        a_pod(memory="8Gi", isolation="mps, none")
     ),
-    "several cards carry the total in the limit and need a node with as many of the class": (
+    "several cards carry the total in the limit and need a node with as many of the class": row(
         a_pod(fraction="1", cards="3"),
-        admitted(
-            a_container(resources=amounts("245760", "3")),
-            granted="train: 81920 MiB on each of 3 cards (1 of a card that shares 81920 MiB)",
-            requires=[more("card-class-81920", 2)],
-            fraction="1",
-            cards="3",
-        ),
+        more("card-class-81920", 2),
+        granted="train: 81920 MiB on each of 3 cards (1 of a card that shares 81920 MiB)",
+        train=("245760", "3"),
     ),
-    "a plain limit is accepted as it stands": (
+    "a plain limit is accepted as it stands": row(
         a_pod(a_container(resources={"limits": {"cpu": "1", "fracgpu.io/gpu-mem": "4096"}})),
-        {
-            **admitted(
-                a_container(
-                    resources={
-                        "limits": {
-                            "cpu": "1",
-                            "fracgpu.io/gpu-mem": "4096",
-                            "fracgpu.io/gpu-slot": "1",
-                        },
-                        "requests": {"fracgpu.io/gpu-mem": "4096", "fracgpu.io/gpu-slot": "1"},
-                    }
-                ),
-                granted="train: 4096 MiB on 1 card",
-                requires=[more("card-memory", 4095)],
-            ),
-        },
+        more("card-memory", 4095),
+        granted="train: 4096 MiB on 1 card",
+        train="4096",
     ),
-    "each named container gets its own, init containers and sidecars among them": (
+    "each named container gets its own, init containers and sidecars among them": row(
         a_pod(
             a_container("train", resources={"limits": {"cpu": "2"}, "requests": {"cpu": "1"}}),
             a_container("logs"),
@@ -201,92 +159,56 @@ GRANTED = {
             fraction="warm=0.25, train=0.5",
             memory="side=1Gi",
         ),
-        admitted(
-            a_container(
-                "train",
-                resources={
-                    "limits": {
-                        "cpu": "2",
-                        "fracgpu.io/gpu-mem": "40960",
-                        "fracgpu.io/gpu-slot": "1",
-                    },
-                    "requests": {
-                        "cpu": "1",
-                        "fracgpu.io/gpu-mem": "40960",
-                        "fracgpu.io/gpu-slot": "1",
-                    },
-                },
-            ),
-            a_container("logs", env=[VOID]),
-            init=[
-                a_container("warm", resources=amounts("20480")),
-                a_container("side", restartPolicy="Always", resources=amounts("1024")),
-                a_container("fetch", env=[VOID]),
-            ],
-            granted="warm: 20480 MiB on 1 card (0.25 of a card that shares 81920 MiB); "
-            f"side: 1024 MiB on 1 card; {HALF_H100}",
-            requires=[has("card-class-81920"), more("card-memory", 1023)],
-            fraction="warm=0.25, train=0.5",
-            memory="side=1Gi",
-        ),
+        has("card-class-81920"),
+        more("card-memory", 1023),
+        granted="warm: 20480 MiB on 1 card (0.25 of a card that shares 81920 MiB); "
+        f"side: 1024 MiB on 1 card; {HALF_H100}",
+        train="40960",
+        warm="20480",
+        side="1024",
     ),
-    "the most cards of one container and the largest memory decide what a node must have": (
+    "the most cards of one container and the largest memory decide what a node must have": row(
         a_pod(
             *(a_container(name) for name in "abcd"),
             fraction="a=0.5, b=0.5",
             memory="c=1Mi, d=8Gi",
             cards="b=4",
         ),
-        admitted(
-            a_container("a", resources=amounts("40960")),
-            a_container("b", resources=amounts("163840", "4")),
-            a_container("c", resources=amounts("1")),
-            a_container("d", resources=amounts("8192")),
-            granted=f"{HALF_H100.replace('train', 'a')}; b: 40960 MiB on each of 4 cards (0.5 of a "
-            "card that shares 81920 MiB); c: 1 MiB on 1 card; d: 8192 MiB on 1 card",
-            requires=[more("card-class-81920", 3), more("card-memory", 8191)],
-            fraction="a=0.5, b=0.5",
-            memory="c=1Mi, d=8Gi",
-            cards="b=4",
-        ),
+        more("card-class-81920", 3),
+        more("card-memory", 8191),
+        granted=f"{HALF_H100.replace('train', 'a')}; b: 40960 MiB on each of 4 cards (0.5 of a "
+        "card that shares 81920 MiB); c: 1 MiB on 1 card; d: 8192 MiB on 1 card",
+        a="40960",
+        b=("163840", "4"),
+        c="1",
+        d="8192",
     ),
-    "how the card is chosen and how the pod may move is for others to read": (
+    "how the card is chosen and how the pod may move is for others to read": row(
         a_pod(
             memory="1Gi", placement="spread", topology="any", isolation="none", rebalance="never"
         ),
-        admitted(
-            a_container(resources=amounts("1024")),
-            granted="train: 1024 MiB on 1 card",
-            requires=[more("card-memory", 1023)],
-            memory="1Gi",
-            placement="spread",
-            topology="any",
-            isolation="none",
-            rebalance="never",
-        ),
+        more("card-memory", 1023),
+        granted="train: 1024 MiB on 1 card",
+        train="1024",
     ),
-    "an init container alone may ask, and the others see no card": (
+    "an init container alone may ask, and the others see no card": row(
         a_pod(
             a_container("app", env=[{"name": "A", "value": "b"}]),
             init=[a_container("convert")],
             fraction="convert=0.5",
         ),
-        admitted(
-            a_container("app", env=[{"name": "A", "value": "b"}, VOID]),
-            init=[a_container("convert", resources=amounts("40960"))],
-            granted="convert: 40960 MiB on 1 card (0.5 of a card that shares 81920 MiB)",
-            requires=[has("card-class-81920")],
-            fraction="convert=0.5",
-        ),
+        has("card-class-81920"),
+        granted="convert: 40960 MiB on 1 card (0.5 of a card that shares 81920 MiB)",
+        convert="40960",
     ),
 }
 
 
-@pytest.mark.parametrize(("pod", "wanted"), GRANTED.values(), ids=GRANTED.keys())
-def test_a_pod_that_can_be_read_is_stored_like_this(pod: Json, wanted: Json) -> None:
-    once = stored(pod, judged(pod))
+@pytest.mark.parametrize("granted", GRANTED.values(), ids=GRANTED.keys())
+def test_a_pod_that_can_be_read_is_stored_like_this(granted: Row) -> None:
+    once = stored(granted.pod, judged(granted.pod))
 
-    assert worded(once) == wanted
+    assert worded(once) == granted.stored()
     assert judged(once) == Allowed(dialect=OURS), "admitting it again leaves it untouched"
 
 
@@ -464,9 +386,8 @@ def test_a_pod_may_keep_its_view_of_the_cards_where_the_administrator_says_so() 
 def test_a_default_class_goes_before_the_most_free_one() -> None:
     rules = AdmissionConfig(card_classes=ClassRule(default_models=("*A30*",)))
 
-    outcome = judged(a_pod(fraction="0.5"), rules=rules)
+    outcome = patched(judged(a_pod(fraction="0.5"), rules=rules))
 
-    assert isinstance(outcome, Patched)
     assert outcome.granted == "train: 12000 MiB on 1 card (0.5 of a card that shares 24000 MiB)"
     # What was granted before the default was changed stays as it is.
     once = stored(a_pod(fraction="0.5"), judged(a_pod(fraction="0.5")))
@@ -479,12 +400,13 @@ def test_where_pods_may_wait_a_pod_too_large_is_admitted_with_a_warning() -> Non
 
     outcome = judged(pod, rules=rules)
 
-    assert worded(stored(pod, outcome)) == admitted(
-        a_container(resources=amounts("102400")),
+    waits = row(
+        pod,
+        more("card-memory", 102_399),
         granted="train: 102400 MiB on 1 card",
-        requires=[more("card-memory", 102_399)],
-        memory="100Gi",
+        train="102400",
     )
+    assert worded(stored(pod, outcome)) == waits.stored()
     assert isinstance(outcome, Patched)
     assert outcome.warnings == (
         "the pod waits for something that the cluster does not have now: "
@@ -496,10 +418,7 @@ def test_where_pods_may_wait_a_pod_too_large_is_admitted_with_a_warning() -> Non
 
 
 def test_a_share_of_cards_that_only_labels_speak_of_is_granted_with_a_warning() -> None:
-    outcome = judged(a_pod(fraction="0.5"), [replace(H100S, measured=False)])
-
-    assert isinstance(outcome, Patched)
-    assert outcome.warnings == (
+    assert patched(judged(a_pod(fraction="0.5"), [replace(H100S, measured=False)])).warnings == (
         "only node labels report cards that share 81920 MiB; the pod waits until FracGPU's "
         "agent reports one",
     )
@@ -579,22 +498,12 @@ def test_a_pod_that_the_api_server_will_refuse_and_that_asks_us_nothing_is_not_o
     assert judged(a_pod(a_container("a"), a_container("a"))) == Allowed(warnings=(unread,))
 
 
-def test_without_any_card_the_refusal_says_what_is_missing() -> None:
-    assert judged(a_pod(fraction="0.5"), ()) == Denied(
-        message="the request is 'a share of a card'; want a cluster with at least one shared, "
-        "healthy card; no node labelled fracgpu.io/share=true has reported one yet"
-    )
-
-
 def test_before_the_cluster_is_read_a_request_is_put_off_rather_than_judged() -> None:
     assert judged(a_pod(fraction="0.5"), None) == NOT_READ_YET
 
 
 def test_nonsense_is_refused_even_before_the_cluster_is_read() -> None:
-    outcome = judged(a_pod(fraction="half"), None)
-
-    assert isinstance(outcome, Denied)
-    assert outcome.code == 422
+    assert denied(judged(a_pod(fraction="half"), None)).code == 422
 
 
 BOUND = a_pod(
@@ -882,11 +791,10 @@ def test_a_user_cannot_choose_a_class_by_writing_a_grant() -> None:
     text = forged["metadata"]["annotations"]["fracgpu.io/granted"]
     pod = a_pod(fraction="0.5", granted=text)
 
-    outcome = admit_create(
-        parsed(pod), DecisionContext(classes=CLASSES, config=RULES, seal=OURS_ALONE)
+    outcome = denied(
+        admit_create(parsed(pod), DecisionContext(classes=CLASSES, config=RULES, seal=OURS_ALONE))
     )
 
-    assert isinstance(outcome, Denied)
     assert "want no such annotation: only the webhook writes it" in outcome.message
 
 
@@ -944,9 +852,8 @@ def test_a_container_that_a_service_mesh_puts_first_takes_no_share() -> None:
     meshed = copy.deepcopy(once)
     meshed["spec"]["containers"].insert(0, a_container("proxy"))
 
-    outcome = judged(meshed)
+    outcome = patched(judged(meshed))
 
-    assert isinstance(outcome, Patched)
     again = stored(meshed, outcome)
     assert again["metadata"] == once["metadata"]
     assert again["spec"]["containers"][1:] == once["spec"]["containers"]

@@ -16,7 +16,7 @@ from fracgpu.k8s.node_affinity import read_node_rules
 from fracgpu.request.grant import ClassRule
 from fracgpu.request.grant_note import Seal, read_grant_note
 from fracgpu.units import Mib
-from tests.webhook.builders import RULES, Json, a_pod, parsed, stored
+from tests.webhook.builders import RULES, Json, a_pod, denied, parsed, stored
 from webhook.admission.context import DecisionContext
 from webhook.admission.mutation import admit_create
 from webhook.admission.review import read_review, read_stored_pod
@@ -231,10 +231,7 @@ def test_of_the_selected_nodes_classes_the_freest_there_is_taken() -> None:
 def test_where_no_selected_node_will_do_the_refusal_names_both_sides(
     spec: Json, asks: dict[str, str], message: str
 ) -> None:
-    refused = decided(a_pod(spec=spec, also=asks))
-
-    assert isinstance(refused, Denied)
-    assert refused.message == message
+    assert denied(decided(a_pod(spec=spec, also=asks))).message == message
 
 
 def applied(kind: str, **spec: Any) -> AdmissionResult:
@@ -253,8 +250,7 @@ def applied(kind: str, **spec: Any) -> AdmissionResult:
 
 
 def test_a_workload_is_refused_by_its_templates_selectors() -> None:
-    refused = applied("Deployment", nodeSelector={"pool": "cpu"})
-    assert isinstance(refused, Denied)
+    refused = denied(applied("Deployment", nodeSelector={"pool": "cpu"}))
     assert refused.message.startswith("in spec.template: spec.nodeSelector is 'pool=cpu'; want")
     assert isinstance(applied("Deployment", nodeSelector={"pool": "a100"}), Allowed)
 
@@ -316,10 +312,7 @@ def updated(
 def test_a_gated_pod_that_gets_selectors_of_nodes_without_its_class_is_refused_with_both_sides(
     asks: dict[str, str], pool: str, size: str
 ) -> None:
-    refused = updated(asks, {"pool": pool})
-
-    assert isinstance(refused, Denied)
-    assert refused.message == (
+    assert denied(updated(asks, {"pool": pool})).message == (
         f"spec.nodeSelector is 'pool={pool}'; want nodes with a shared, healthy card of {size}, by "
         "which the pod's limits were set when it was created; create the pod with its selectors, "
         "so that they decide which card it gets a share of"
@@ -488,10 +481,7 @@ def test_what_is_granted_fits_some_node_that_the_pod_selects(
 
 
 def test_a_windows_pod_is_refused_as_such() -> None:
-    refused = decided(a_pod(fraction="0.5", spec={"os": {"name": "windows"}}))
-
-    assert isinstance(refused, Denied)
-    assert refused.message == (
+    assert denied(decided(a_pod(fraction="0.5", spec={"os": {"name": "windows"}}))).message == (
         "spec.os.name is 'windows'; want linux: FracGPU shares the cards of Linux nodes only"
     )
     assert isinstance(decided(a_pod(spec={"os": {"name": "windows"}})), Allowed)

@@ -39,6 +39,7 @@ from tests.webhook.builders import (
     judged,
     judged_change,
     parsed,
+    patched,
     stored,
     worded,
 )
@@ -160,10 +161,7 @@ def test_a_share_of_a_class_without_a_node_is_granted_by_its_nominal_size() -> N
 
 
 def test_the_author_is_told_for_what_the_pod_waits() -> None:
-    outcome = Cluster().judged(a_pod(fraction="0.5", model="*A100*"))
-
-    assert isinstance(outcome, Patched)
-    assert outcome.warnings == (
+    assert patched(Cluster().judged(a_pod(fraction="0.5", model="*A100*"))).warnings == (
         "no node can hold the pod now, and it waits for one of a pool of the catalogue with "
         "a100-80gb: the request is 'a share of a card'; want a cluster with at least one shared, "
         "healthy card; no node labelled fracgpu.io/share=true has reported one yet",
@@ -289,10 +287,7 @@ def test_a_manifest_that_is_applied_again_gets_its_tolerations_back() -> None:
     applied = copy.deepcopy(pod)
     applied["spec"]["tolerations"] = [{"key": "mine", "operator": "Exists"}]
 
-    outcome = judged_change(pod, applied)
-
-    assert isinstance(outcome, Patched)
-    assert stored(applied, outcome)["spec"]["tolerations"] == [
+    assert stored(applied, patched(judged_change(pod, applied)))["spec"]["tolerations"] == [
         {"key": "mine", "operator": "Exists"},
         *TOLERATED,
     ]
@@ -337,11 +332,16 @@ def test_without_a_catalogue_all_is_as_before() -> None:
 
 
 def test_nodes_outside_of_the_catalogue_are_granted_by_their_size() -> None:
-    outcome = judged(
-        a_pod(fraction="0.5"), classes=(H100S,), rules=WAIT, pools=CATALOGUE, declared=lambda _: ()
+    outcome = patched(
+        judged(
+            a_pod(fraction="0.5"),
+            classes=(H100S,),
+            rules=WAIT,
+            pools=CATALOGUE,
+            declared=lambda _: (),
+        )
     )
 
-    assert isinstance(outcome, Patched)
     pod = stored(a_pod(fraction="0.5"), outcome)
     assert required(pod) == [{"key": "fracgpu.io/card-class-81920", "operator": "Exists"}]
 
@@ -458,8 +458,7 @@ def test_a_template_is_granted_before_there_is_a_node_and_its_pods_by_what_came(
         config=WAIT,
         namespace_labels={names.GRANT_TEMPLATES_LABEL: "true"},
     )
-    outcome = grant_templates(review, context)
-    assert isinstance(outcome, Patched)
+    outcome = patched(grant_templates(review, context))
     assert outcome.granted == "train=40480"
 
     pod = json_patch({"spec": {"template": template}}, list(msgspec.to_builtins(outcome.edits)))[

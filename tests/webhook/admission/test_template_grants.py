@@ -28,6 +28,7 @@ from tests.webhook.builders import (
     a_review,
     judged,
     parsed,
+    patched,
     stored,
 )
 from webhook.admission.context import DecisionContext
@@ -301,8 +302,7 @@ def test_a_removed_request_takes_what_was_written_with_it() -> None:
     gone = granted(none, live)
     assert amounts(gone) == {"a": {"limits": {"cpu": "2"}}, "b": {}}
     assert record(gone) is None
-    outcome = reviewed(none, live)
-    assert isinstance(outcome, Patched)
+    outcome = patched(reviewed(none, live))
     assert outcome.granted == "nothing"
     assert outcome.warnings == (
         "in spec.template: fracgpu.io/gpu-mem that FracGPU had written is removed; apply the "

@@ -15,9 +15,10 @@ from tests.webhook.builders import (
     a_pod,
     judged,
     judged_change,
+    patched,
     stored,
 )
-from webhook.admission.verdict import Allowed, Denied, Patched
+from webhook.admission.verdict import Allowed, Denied
 
 ZONE = {"key": "zone", "operator": "In", "values": ["a"]}
 OWN_AFFINITY = required([{"matchExpressions": [ZONE]}])
@@ -55,10 +56,7 @@ def test_the_same_bare_pod_applied_twice_is_as_it_was(pod: Json, labels: dict[st
     once = stored(pod, judged(pod, labels=labels))
     again = applied_again(pod, once)
 
-    outcome = judged_change(once, again)
-
-    assert isinstance(outcome, Patched)
-    assert stored(again, outcome) == once
+    assert stored(again, patched(judged_change(once, again))) == once
 
 
 def test_an_update_that_changes_nothing_of_ours_is_left_alone() -> None:
@@ -135,10 +133,7 @@ def test_what_an_unwatched_note_calls_its_dialect_is_no_label_of_a_metric() -> N
     note = annotations[names.GRANTED]
     annotations[names.GRANTED] = note.replace('"containers":', '"dialect":"made-up","containers":')
 
-    outcome = judged_change(once, applied_again(pod, once))
-
-    assert isinstance(outcome, Patched)
-    assert outcome.dialect == "fracgpu"
+    assert patched(judged_change(once, applied_again(pod, once))).dialect == "fracgpu"
 
 
 MISREAD = [
@@ -190,8 +185,7 @@ def test_a_running_pod_asks_to_be_moved_and_says_how() -> None:
 def test_a_new_pod_does_not_ask_to_be_moved_or_each_replacement_would() -> None:
     pod = a_pod(fraction="0.5", also={"move-requested": "now"})
 
-    outcome = judged(pod)
+    outcome = patched(judged(pod))
 
-    assert isinstance(outcome, Patched)
     assert "fracgpu.io/move-requested has no effect in a new pod" in "".join(outcome.warnings)
     assert stored(pod, outcome) == stored(a_pod(fraction="0.5"), judged(a_pod(fraction="0.5")))

@@ -24,11 +24,33 @@ class Row:
     labels: Mapping[str, str] = field(default_factory=dict)
     options: Options = field(default_factory=Options)
     part: SliceRequest
-    written: Mapping[str, str]
-    raw: str
     models: tuple[str, ...] = ()
     strategy: Strategy | None = None
     warnings: tuple[str, ...] = ()
+    # What our annotations say, without their prefix, and the author's own words: as most rows
+    # have them where none are given.
+    written: Mapping[str, str] = field(default_factory=dict)
+    raw: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.written:
+            object.__setattr__(self, "written", self._as_asked())
+        if not self.raw:
+            keys = sorted(self.limits.items()) or self.annotations.items()
+            object.__setattr__(self, "raw", ", ".join(f"{key}={text}" for key, text in keys))
+
+    def _as_asked(self) -> dict[str, str]:
+        """Return what our language writes for the part, the models and the strategy."""
+        part = self.part
+        asked = {
+            "fraction": part.share and f"{float(part.share):.9g}",
+            "memory": part.mib and f"{part.mib}Mi",
+            "cores": part.cores,
+            "cards": part.cards if part.cards > 1 else None,
+            "model": ", ".join(self.models),
+            "placement": self.strategy and self.strategy.value,
+        }
+        return {key: str(text) for key, text in asked.items() if text}
 
 
 def a_spec(limits: Mapping[str, str] | None = None, *, name: str = NAME) -> ContainerSpec:

@@ -9,15 +9,11 @@ ROWS = {
     "tenths of a card by default": Row(
         limits={VGPU: "3"},
         part=SliceRequest(container="train", share=Fraction(3, 10)),
-        written={"fraction": "0.3"},
-        raw="k8s.amazonaws.com/vgpu=3",
     ),
     "all the parts of a card": Row(
         limits={VGPU: "4"},
         options=Options(aws_vgpus_per_card=4),
         part=SliceRequest(container="train", share=ONE_CARD),
-        written={"fraction": "1"},
-        raw="k8s.amazonaws.com/vgpu=4",
     ),
 }
 

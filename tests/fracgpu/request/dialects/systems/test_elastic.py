@@ -12,14 +12,10 @@ ROWS = {
         "percent of a card and memory in MiB": Row(
             limits={f"{spelling}/gpu-core": "20", f"{spelling}/gpu-memory": "2048"},
             part=SliceRequest(container="train", mib=Mib(2048), cores=20),
-            written={"memory": "2048Mi", "cores": "20"},
-            raw=f"{spelling}/gpu-core=20, {spelling}/gpu-memory=2048",
         ),
         "whole cards": Row(
             limits={f"{spelling}/gpu-core": "300"},
             part=SliceRequest(container="train", share=ONE_CARD, cards=3),
-            written={"fraction": "1", "cards": "3"},
-            raw=f"{spelling}/gpu-core=300",
         ),
     }.items()
 }

@@ -20,34 +20,24 @@ ROWS = {
     "gib by default": Row(
         limits={MEMORY: "3"},
         part=SliceRequest(container="train", mib=Mib(3072)),
-        written={"memory": "3072Mi"},
-        raw="aliyun.com/gpu-mem=3",
     ),
     "mib where the cluster counts so": Row(
         limits={MEMORY: "8k"},
         options=IN_MIB,
         part=SliceRequest(container="train", mib=Mib(8000)),
-        written={"memory": "8000Mi"},
-        raw="aliyun.com/gpu-mem=8k",
     ),
     "whole cards": Row(
         limits={COUNT: "2"},
         part=SliceRequest(container="train", share=ONE_CARD, cards=2),
-        written={"fraction": "1", "cards": "2"},
-        raw="aliyun.com/gpu-count=2",
     ),
     "a total over several cards": Row(
         limits={MEMORY: "8", COUNT: "2"},
         part=SliceRequest(container="train", mib=Mib(4096), cards=2),
-        written={"memory": "4096Mi", "cards": "2"},
-        raw="aliyun.com/gpu-count=2, aliyun.com/gpu-mem=8",
     ),
     "a total over as many cards as the pod's label says": Row(
         limits={MEMORY: "8"},
         labels={COUNT: "4"},
         part=SliceRequest(container="train", mib=Mib(2048), cards=4),
-        written={"memory": "2048Mi", "cards": "4"},
-        raw="aliyun.com/gpu-mem=8",
     ),
 }
 

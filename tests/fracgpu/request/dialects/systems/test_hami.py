@@ -27,58 +27,41 @@ from tests.fracgpu.request.dialects.pods import Row, a_pod, check_refused, place
 
 ONE_GIB = SliceRequest(container="train", mib=Mib(1024))
 ASKS = {GPU: "1", MEMORY: "1024"}
-RAW = "nvidia.com/gpu=1, nvidia.com/gpumem=1024"
 
 ROWS = {
     "cards, memory of each and cores of each": Row(
         limits={GPU: "2", MEMORY: "3k", CORES: "30"},
         part=SliceRequest(container="train", mib=Mib(3000), cores=30, cards=2),
-        written={"memory": "3000Mi", "cores": "30", "cards": "2"},
-        raw="nvidia.com/gpu=2, nvidia.com/gpucores=30, nvidia.com/gpumem=3k",
     ),
     "memory in units of the cluster's factor": Row(
         limits={GPU: "1", MEMORY: "10"},
         options=Options(hami_memory_factor=100),
         part=SliceRequest(container="train", mib=Mib(1000)),
-        written={"memory": "1000Mi"},
-        raw="nvidia.com/gpu=1, nvidia.com/gpumem=10",
     ),
     "percent of the card's memory": Row(
         limits={GPU: "1", MEMORY_PERCENT: "33"},
         part=SliceRequest(container="train", share=Fraction(33, 100)),
-        written={"fraction": "0.33"},
-        raw="nvidia.com/gpu=1, nvidia.com/gpumem-percentage=33",
     ),
     "a count alone is whole cards": Row(
         limits={GPU: "2"},
         part=SliceRequest(container="train", share=ONE_CARD, cores=100, cards=2),
-        written={"fraction": "1", "cores": "100", "cards": "2"},
-        raw="nvidia.com/gpu=2",
     ),
     "memory alone is of as many cards as the cluster says": Row(
         limits={MEMORY: "1024"},
         options=Options(hami_default_count=2),
         part=SliceRequest(container="train", mib=Mib(1024), cards=2),
-        written={"memory": "1024Mi", "cards": "2"},
-        raw="nvidia.com/gpumem=1024",
     ),
     "cores alone leave all of the memory": Row(
         limits={CORES: "30"},
         part=SliceRequest(container="train", share=ONE_CARD, cores=30),
-        written={"fraction": "1", "cores": "30"},
-        raw="nvidia.com/gpucores=30",
     ),
     "no cores are cores shared freely": Row(
         limits={MEMORY: "1024", CORES: "0"},
         part=ONE_GIB,
-        written={"memory": "1024Mi"},
-        raw="nvidia.com/gpucores=0, nvidia.com/gpumem=1024",
     ),
     "a priority is left aside and said so": Row(
         limits={**ASKS, PRIORITY: "0"},
         part=ONE_GIB,
-        written={"memory": "1024Mi"},
-        raw=f"{RAW}, nvidia.com/priority=0",
         warnings=(
             places(
                 "L(nvidia.com/priority) is '0', which is ignored: FracGPU has no priorities "
@@ -90,32 +73,24 @@ ROWS = {
         limits=ASKS,
         annotations={USE_TYPE: "A100, Tesla V100", AVOID_TYPE: "PCIe"},
         part=ONE_GIB,
-        written={"memory": "1024Mi", "model": "*A100*, *Tesla-V100*, !*PCIe*"},
-        raw=RAW,
         models=("*A100*", "*Tesla-V100*", "!*PCIe*"),
     ),
     "one policy for cards and nodes": Row(
         limits=ASKS,
         annotations={CARD_POLICY: "spread", NODE_POLICY: "spread"},
         part=ONE_GIB,
-        written={"memory": "1024Mi", "placement": "spread"},
-        raw=RAW,
         strategy=Strategy.SPREAD,
     ),
     "a policy for nodes alone": Row(
         limits=ASKS,
         annotations={NODE_POLICY: "binpack"},
         part=ONE_GIB,
-        written={"memory": "1024Mi", "placement": "pack"},
-        raw=RAW,
         strategy=Strategy.PACK,
     ),
     "two policies that differ": Row(
         limits=ASKS,
         annotations={CARD_POLICY: "spread", NODE_POLICY: "binpack"},
         part=ONE_GIB,
-        written={"memory": "1024Mi", "placement": "spread"},
-        raw=RAW,
         strategy=Strategy.SPREAD,
         warnings=(
             "annotation hami.io/node-scheduler-policy is 'binpack' and annotation "
@@ -127,8 +102,6 @@ ROWS = {
         limits=ASKS,
         annotations={CARD_POLICY: "topology-aware", NUMA_BIND: "true", MODE: "mps"},
         part=ONE_GIB,
-        written={"memory": "1024Mi"},
-        raw=RAW,
         warnings=(
             "annotation nvidia.com/vgpu-mode is 'mps', which is ignored: fracgpu.io/isolation "
             "alone chooses what enforces a share",
@@ -142,8 +115,6 @@ ROWS = {
         limits=ASKS,
         annotations={NUMA_BIND: "false"},
         part=ONE_GIB,
-        written={"memory": "1024Mi"},
-        raw=RAW,
     ),
 }
 

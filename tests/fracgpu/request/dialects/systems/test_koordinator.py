@@ -12,51 +12,34 @@ ROWS = {
     "core and memory of one card in one number": Row(
         limits={GPU: "50"},
         part=SliceRequest(container="train", share=Fraction(1, 2), cores=50),
-        written={"fraction": "0.5", "cores": "50"},
-        raw="koordinator.sh/gpu=50",
     ),
     "whole cards": Row(
         limits={GPU: "200"},
         part=SliceRequest(container="train", share=ONE_CARD, cores=100, cards=2),
-        written={"fraction": "1", "cores": "100", "cards": "2"},
-        raw="koordinator.sh/gpu=200",
     ),
     "a ratio of memory": Row(
         limits={RATIO: "30"},
         part=SliceRequest(container="train", share=Fraction(3, 10)),
-        written={"fraction": "0.3"},
-        raw="koordinator.sh/gpu-memory-ratio=30",
     ),
     "core and a ratio": Row(
         limits={CORE: "20", RATIO: "30"},
         part=SliceRequest(container="train", share=Fraction(3, 10), cores=20),
-        written={"fraction": "0.3", "cores": "20"},
-        raw="koordinator.sh/gpu-core=20, koordinator.sh/gpu-memory-ratio=30",
     ),
     "core and bytes": Row(
         limits={CORE: "20", MEMORY: "8Gi"},
         part=SliceRequest(container="train", mib=Mib(8192), cores=20),
-        written={"memory": "8192Mi", "cores": "20"},
-        raw="koordinator.sh/gpu-core=20, koordinator.sh/gpu-memory=8Gi",
     ),
     "bytes without a unit, rounded up to MiB": Row(
         limits={MEMORY: "8589934593"},
         part=SliceRequest(container="train", mib=Mib(8193)),
-        written={"memory": "8193Mi"},
-        raw="koordinator.sh/gpu-memory=8589934593",
     ),
     "totals over the cards they are spread on": Row(
         limits={CORE: "60", RATIO: "100", SHARED: "2"},
         part=SliceRequest(container="train", share=Fraction(1, 2), cores=30, cards=2),
-        written={"fraction": "0.5", "cores": "30", "cards": "2"},
-        raw="koordinator.sh/gpu-core=60, koordinator.sh/gpu-memory-ratio=100, "
-        "koordinator.sh/gpu.shared=2",
     ),
     "bytes over the cards they are spread on": Row(
         limits={MEMORY: "8Gi", SHARED: "2"},
         part=SliceRequest(container="train", mib=Mib(4096), cards=2),
-        written={"memory": "4096Mi", "cards": "2"},
-        raw="koordinator.sh/gpu-memory=8Gi, koordinator.sh/gpu.shared=2",
     ),
 }
 

@@ -8,8 +8,6 @@ ROWS = {
     "a slice of its size in GB, which are GiB": Row(
         limits={"nvidia.com/gpu-10gb": "1"},
         part=SliceRequest(container="train", mib=Mib(10240)),
-        written={"memory": "10240Mi"},
-        raw="nvidia.com/gpu-10gb=1",
     ),
 }
 

@@ -15,15 +15,11 @@ ROWS = {
     "whole cards": Row(
         limits={GPU: "2"},
         part=SliceRequest(container="train", share=ONE_CARD, cards=2),
-        written={"fraction": "1", "cards": "2"},
-        raw="nvidia.com/gpu=2",
     ),
     "a copy of a card is its part and never more": Row(
         limits={SHARED: "1"},
         options=IN_THREE,
         part=SliceRequest(container="train", share=Fraction(333_333_333, 10**9)),
-        written={"fraction": "0.333333333"},
-        raw="nvidia.com/gpu.shared=1",
     ),
 }
 

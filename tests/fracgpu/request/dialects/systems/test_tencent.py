@@ -17,26 +17,18 @@ VCUDA_ROWS = {
     "percent of a card and memory in units of 256 MiB": Row(
         limits={VCUDA_CORE: "30", VCUDA_MEMORY: "32"},
         part=SliceRequest(container="train", mib=Mib(8192), cores=30),
-        written={"memory": "8192Mi", "cores": "30"},
-        raw="tencent.com/vcuda-core=30, tencent.com/vcuda-memory=32",
     ),
     "memory alone": Row(
         limits={VCUDA_MEMORY: "4"},
         part=SliceRequest(container="train", mib=Mib(1024)),
-        written={"memory": "1024Mi"},
-        raw="tencent.com/vcuda-memory=4",
     ),
     "hundreds are whole cards": Row(
         limits={VCUDA_CORE: "200"},
         part=SliceRequest(container="train", share=ONE_CARD, cards=2),
-        written={"fraction": "1", "cards": "2"},
-        raw="tencent.com/vcuda-core=200",
     ),
     "memory beside whole cards says nothing": Row(
         limits={VCUDA_CORE: "100", VCUDA_MEMORY: "4"},
         part=SliceRequest(container="train", share=ONE_CARD),
-        written={"fraction": "1"},
-        raw="tencent.com/vcuda-core=100, tencent.com/vcuda-memory=4",
         warnings=(
             places(
                 "L(tencent.com/vcuda-memory) has no effect beside whole cards, which come with all "
@@ -48,8 +40,6 @@ VCUDA_ROWS = {
         limits={VCUDA_MEMORY: "4"},
         annotations={VCUDA_BURST: "50"},
         part=SliceRequest(container="train", mib=Mib(1024)),
-        written={"memory": "1024Mi"},
-        raw="tencent.com/vcuda-memory=4",
         warnings=(
             "annotation tencent.com/vcuda-core-limit is '50', which is ignored: FracGPU grants "
             "the request and no burst above it",
@@ -61,20 +51,14 @@ QGPU_ROWS = {
     "percent of a card and memory in GB, which are GiB": Row(
         limits={QGPU_CORE: "25", QGPU_MEMORY: "6"},
         part=SliceRequest(container="train", mib=Mib(6144), cores=25),
-        written={"memory": "6144Mi", "cores": "25"},
-        raw="tke.cloud.tencent.com/qgpu-core=25, tke.cloud.tencent.com/qgpu-memory=6",
     ),
     "hundreds are whole cards": Row(
         limits={QGPU_CORE: "100"},
         part=SliceRequest(container="train", share=ONE_CARD),
-        written={"fraction": "1"},
-        raw="tke.cloud.tencent.com/qgpu-core=100",
     ),
     "greedy core is core shared freely": Row(
         limits={QGPU_GREEDY: "25", QGPU_MEMORY: "6"},
         part=SliceRequest(container="train", mib=Mib(6144)),
-        written={"memory": "6144Mi"},
-        raw="tke.cloud.tencent.com/qgpu-core-greedy=25, tke.cloud.tencent.com/qgpu-memory=6",
     ),
 }
 

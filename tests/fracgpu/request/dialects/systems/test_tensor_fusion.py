@@ -27,27 +27,23 @@ ROWS = {
     "memory": Row(
         annotations={MEMORY: "4Gi", MEMORY_LIMIT: "4Gi"},
         part=ONE,
-        written={"memory": "4096Mi"},
         raw="tensor-fusion.ai/vram-request=4Gi",
     ),
     "memory and percent of compute on several GPUs": Row(
         annotations={MEMORY: "4Gi", COMPUTE: "30", COMPUTE_LIMIT: "30", COUNT: "2"},
         part=SliceRequest(container="train", mib=Mib(4096), cores=30, cards=2),
-        written={"memory": "4096Mi", "cores": "30", "cards": "2"},
         raw="tensor-fusion.ai/vram-request=4Gi, tensor-fusion.ai/compute-percent-request=30, "
         "tensor-fusion.ai/gpu-count=2",
     ),
     "a model": Row(
         annotations={MEMORY: "4Gi", MODEL: "A100"},
         part=ONE,
-        written={"memory": "4096Mi", "model": "*A100*"},
         raw="tensor-fusion.ai/vram-request=4Gi",
         models=("*A100*",),
     ),
     "bursts are left aside and said so": Row(
         annotations={MEMORY: "4Gi", MEMORY_LIMIT: "8Gi", COMPUTE_LIMIT: "80"},
         part=ONE,
-        written={"memory": "4096Mi"},
         raw="tensor-fusion.ai/vram-request=4Gi",
         warnings=(
             f"annotation tensor-fusion.ai/vram-limit is '8Gi', {NO_BURST}",
@@ -63,7 +59,6 @@ ROWS = {
             "tensor-fusion.ai/gpupool": "blue",
         },
         part=ONE,
-        written={"memory": "4096Mi"},
         raw="tensor-fusion.ai/vram-request=4Gi",
         warnings=(
             "annotation tensor-fusion.ai/tflops-request is '100', which is ignored: FracGPU "

@@ -20,14 +20,10 @@ ROWS = {
     "cards, memory of each and cores of each": Row(
         limits={VGPU.number: "2", VGPU.memory: "2048", VGPU.cores: "50"},
         part=SliceRequest(container="train", mib=Mib(2048), cores=50, cards=2),
-        written={"memory": "2048Mi", "cores": "50", "cards": "2"},
-        raw="nvidia.com/vgpu-cores=50, nvidia.com/vgpu-memory=2048, nvidia.com/vgpu-number=2",
     ),
     "a number alone": Row(
         limits={VGPU.number: "1"},
         part=SliceRequest(container="train", share=ONE_CARD),
-        written={"fraction": "1"},
-        raw="nvidia.com/vgpu-number=1",
     ),
     "models and a policy": Row(
         limits={VGPU.number: "1"},
@@ -38,8 +34,6 @@ ROWS = {
             NODE_POLICY: "none",
         },
         part=SliceRequest(container="train", share=ONE_CARD),
-        written={"fraction": "1", "model": "*A10*, !*A100*", "placement": "pack"},
-        raw="nvidia.com/vgpu-number=1",
         models=("*A10*", "!*A100*"),
         strategy=Strategy.PACK,
         warnings=(
@@ -51,8 +45,6 @@ ROWS = {
         limits={VGPU.number: "1"},
         annotations={MEMORY_POLICY: "virtual", COMPUTE_POLICY: "fixed", TOPOLOGY: "link"},
         part=SliceRequest(container="train", share=ONE_CARD),
-        written={"fraction": "1"},
-        raw="nvidia.com/vgpu-number=1",
         warnings=(
             "annotation nvidia.com/memory-scheduler-policy is 'virtual', which is ignored: "
             "FracGPU never oversells a card's memory",

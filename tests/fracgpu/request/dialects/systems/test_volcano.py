@@ -10,33 +10,23 @@ VOLCANO_ROWS = {
     "memory on one card, MB being MiB": Row(
         limits={MEMORY: "1024"},
         part=SliceRequest(container="train", mib=Mib(1024)),
-        written={"memory": "1024Mi"},
-        raw="volcano.sh/gpu-memory=1024",
     ),
     "whole cards": Row(
         limits={NUMBER: "2"},
         part=SliceRequest(container="train", share=ONE_CARD, cards=2),
-        written={"fraction": "1", "cards": "2"},
-        raw="volcano.sh/gpu-number=2",
     ),
     "virtual GPUs": Row(
         limits={VGPU.number: "2", VGPU.memory: "3k", VGPU.cores: "50"},
         part=SliceRequest(container="train", mib=Mib(3000), cores=50, cards=2),
-        written={"memory": "3000Mi", "cores": "50", "cards": "2"},
-        raw="volcano.sh/vgpu-cores=50, volcano.sh/vgpu-memory=3k, volcano.sh/vgpu-number=2",
     ),
     "virtual GPUs without memory have all of it": Row(
         limits={VGPU.number: "1"},
         part=SliceRequest(container="train", share=ONE_CARD),
-        written={"fraction": "1"},
-        raw="volcano.sh/vgpu-number=1",
     ),
     "memory in units of the cluster's factor": Row(
         limits={VGPU.number: "1", VGPU.memory: "3"},
         options=Options(volcano_memory_factor=1000),
         part=SliceRequest(container="train", mib=Mib(3000)),
-        written={"memory": "3000Mi"},
-        raw="volcano.sh/vgpu-memory=3, volcano.sh/vgpu-number=1",
     ),
 }
 
@@ -44,14 +34,10 @@ CCE_ROWS = {
     "memory in units of 128 MiB": Row(
         limits={CCE_MEMORY: "16"},
         part=SliceRequest(container="train", mib=Mib(2048)),
-        written={"memory": "2048Mi"},
-        raw="volcano.sh/gpu-mem.128Mi=16",
     ),
     "memory and percent of a card": Row(
         limits={CCE_MEMORY: "16", CCE_CORES: "25"},
         part=SliceRequest(container="train", mib=Mib(2048), cores=25),
-        written={"memory": "2048Mi", "cores": "25"},
-        raw="volcano.sh/gpu-core.percentage=25, volcano.sh/gpu-mem.128Mi=16",
     ),
 }
 
