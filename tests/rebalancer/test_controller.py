@@ -12,21 +12,15 @@ from fracgpu import names
 from fracgpu.cards.card import CardUuid, CordonEffect
 from fracgpu.disruption.move import Ending
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
-from fracgpu.placement.outcome import Placement
-from fracgpu.request.need import DEFAULT_STRATEGY, Strategy
-from fracgpu.state.bound_pod import decode_bound_pod
+from fracgpu.request.need import Strategy
 from fracgpu.state.move_object import MovePhase
-from fracgpu.state.node_info import read_node
-from fracgpu.state.pod_info import decode_pod_info
 from fracgpu.state.snapshot import Snapshot
 from kube.client import KubeClient
 from kube.kinds import CUSTOM_RESOURCE_DEFINITIONS, MOVES, NODES, PODS
-from kube.objects import encode
 from rebalancer.controller import has_slot
 from rebalancer.usage.measured import Measured
-from scheduler.core import SchedulerCore
 from simulator.apiserver.server import ApiServer
-from tests.fakes.clock import NOON, VirtualClock
+from tests.fakes.clock import NOON
 from tests.support.gpu import a_gpu_pod, a_sharing_node, register
 from tests.support.moves import a_beneficiary
 from tests.support.moving import (
@@ -38,12 +32,11 @@ from tests.support.moving import (
     add_pod,
     cordons_of,
     effects_of,
-    end_pod,
     events,
     hot_usage,
     make_cluster,
 )
-from tests.support.rebalancing import ACTIVE, CARD_MIB, COOL_CARD, HOT_CARD, a_move, a_reading
+from tests.support.rebalancing import ACTIVE, COOL_CARD, HOT_CARD, a_move, a_reading
 from tests.support.records import a_record
 from tests.support.waiting import until_true
 
@@ -303,86 +296,6 @@ async def test_the_target_is_what_the_clusters_strategy_would_choose(
         record = await rig.tick_until_planned()
 
     assert record.move.target == target
-
-
-async def test_by_default_the_target_is_what_the_extender_would_choose_and_not_the_fullest_card(
-    kube: KubeClient,
-) -> None:
-    """The pods of the cluster take 8,000 MiB, which fit where 8,000 are left, not where 4,000."""
-    await make_cluster(kube)
-    tight, roomy, full = (CardUuid(f"GPU-{name}") for name in ("tight", "roomy", "full"))
-    cards = [a_card(tight), a_card(roomy, index=1), a_card(full, index=2), a_card("GPU-2", index=3)]
-    await kube.delete(NODES, "n2")
-    await register(kube, a_sharing_node("n2", cards=cards))
-    others = {tight: (8000, 8000), roomy: (12_000,), full: (8000,) * 3, "GPU-2": (8000,) * 3}
-    for card, sizes in others.items():
-        for number, mib in enumerate(sizes):
-            name = f"{card.lower()}-{number}"
-            await add_pod(kube, name, card=CardUuid(card), node="n2", mib=mib)
-    async with a_rig(kube) as rig:
-        rig.usage.readings |= {CardUuid(card): a_reading(0.05) for card in others}
-
-        record = await rig.tick_until_planned()
-        choice = await extenders_choice(kube, "pod-a", clock=rig.clock, closed={HOT_CARD})
-
-    assert rig.placement.value is DEFAULT_STRATEGY is Strategy.LEAST_WASTE
-    assert record.move.target == roomy
-    assert record.move.target == choice
-
-
-async def test_after_a_move_a_new_pod_lands_on_a_cooler_card_while_there_is_room(
-    kube: KubeClient,
-) -> None:
-    """The card that was relieved is then less busy than the average card, and the fullest."""
-    idle = CardUuid("GPU-idle")
-    await make_cluster(kube, annotations={names.REBALANCE: "evict"})
-    async with a_rig(kube) as rig:
-        planned = await rig.tick_until_planned()
-        await rig.tick()
-        await end_pod(kube, "pod-a")
-        await add_pod(kube, "pod-c", card=COOL_CARD, node="n2", mib=CARD_MIB, move=planned.id)
-        await add_pod(kube, "pod-d", card=HOT_CARD, mib=12_000)
-        await register(kube, a_sharing_node("n3", cards=[a_card(idle)]))
-        levels = {HOT_CARD: 0.3, COOL_CARD: 0.7, idle: 0.1}
-        rig.usage.readings |= {card: a_reading(level) for card, level in levels.items()}
-        for _ in range(50):
-            await rig.tick()
-        assert rig.record().ending is Ending.RELIEVED
-
-        assert await extenders_choice(kube, "pod-b", clock=rig.clock) == idle
-
-        await add_pod(kube, "full", card=idle, node="n3", mib=CARD_MIB)
-        assert await extenders_choice(kube, "pod-b", clock=rig.clock) == HOT_CARD
-
-
-async def extenders_choice(
-    kube: KubeClient,
-    name: str,
-    *,
-    clock: VirtualClock,
-    closed: Collection[CardUuid] = frozenset(),
-) -> CardUuid:
-    """Return the card that the extender would give a replica of a pod that owns nothing yet."""
-    core = SchedulerCore(strategy=lambda: DEFAULT_STRATEGY, clock=clock)
-    for raw in (await kube.list(NODES)).items:
-        node = read_node(bytes(raw))
-        if not any(card.uuid in closed for card in node.cards):
-            core.ledger.set_node(node)
-    for raw in (await kube.list(PODS)).items:
-        bound = decode_bound_pod(bytes(raw))
-        assert bound is not None
-        core.ledger.observe(bound.allocation)
-        core.bound_pods.put(bound)
-    core.least_waste.learn_now()
-    body = await kube.get_object(PODS, name, namespace=NAMESPACE)
-    del body["spec"]["nodeName"], body["metadata"]["annotations"][names.ASSIGNMENT]
-    pod = decode_pod_info(encode(body | {"metadata": body["metadata"] | {"uid": "replica"}}))
-    best = core.best_node(pod, tuple(core.ledger.nodes))
-    assert best is not None
-    answer = core.cards_on(pod, best)
-    assert isinstance(answer, Placement)
-    ((part,),) = answer.assignment.values()
-    return part.card
 
 
 async def test_a_node_that_goes_while_prometheus_answers_ends_nothing(kube: KubeClient) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from certs.authority import make_ca
 from kube.credentials.in_cluster import in_cluster_server
-from kube.credentials.kubeconfig import namespace_of_kubeconfig, server_of_kubeconfig
+from kube.credentials.kubeconfig import server_of_kubeconfig
 from kube.errors import AccessError
 from kube.transport import ApiServer
 from tests.fakes.clock import NOON
@@ -90,12 +90,6 @@ async def test_a_client_certificate_that_is_none_is_an_access_error(tmp_path: Pa
 
     with pytest.raises(AccessError, match="cannot use the credentials for https:"):
         await read(written(tmp_path / "kubeconfig", user=user))
-
-
-def test_the_namespace_is_that_of_the_context(tmp_path: Path) -> None:
-    paths = written(tmp_path / "kubeconfig")
-
-    assert namespace_of_kubeconfig(paths, context=None) == "ml"
 
 
 VARIABLES = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"}

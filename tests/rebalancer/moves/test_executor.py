@@ -9,15 +9,13 @@ from typing import Any
 import pytest
 
 from fracgpu import names
-from fracgpu.disruption.move import Ending, HoldReason, Move
+from fracgpu.disruption.move import Ending, HoldReason
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from fracgpu.state.move_object import MovePhase
 from kube.client import KubeClient, Transport
 from kube.errors import Conflict, Forbidden, Unavailable
 from kube.kinds import NODES, PODS
 from rebalancer.moves.record import MoveRecord
-from rebalancer.moves.side_effects import SideEffects
-from rebalancer.moves.steps import EvictionResult
 from tests.fakes.clock import VirtualClock
 from tests.support.moving import (
     NAMESPACE,
@@ -291,49 +289,6 @@ async def test_a_stateful_pod_that_came_back_under_its_name_is_the_replacement(
     assert rig.figure("evictions_total", code="allowed") == 1
 
 
-async def test_a_crash_between_recorded_and_evicted_evicts_once(
-    kube: KubeClient, clock: VirtualClock
-) -> None:
-    await make_cluster(kube, annotations=EVICT)
-    async with a_rig(kube, clock=clock) as rig:
-        planned = await rig.tick_until_planned()
-        await rig.store.put(begin(planned, clock))  # and here the process dies
-    assert not await terminating(kube)
-
-    async with a_rig(kube, clock=clock) as second:
-        await second.tick()
-
-        assert second.record().phase is MovePhase.EVICTED
-        assert second.figure("evictions_total", code="allowed") == 1
-        await replace_pod(second)
-        await second.tick()
-        assert second.record().phase is MovePhase.VERIFYING
-
-
-async def test_what_may_happen_is_on_record_before_it_can_happen(
-    kube: KubeClient, clock: VirtualClock
-) -> None:
-    """The process dies during the eviction: the next one must see that."""
-
-    class DeadError(Exception):
-        pass
-
-    class Dying(SideEffects):
-        async def evict(self, move: Move, *, dry_run: bool = False) -> EvictionResult:
-            if dry_run:
-                return await super().evict(move, dry_run=True)
-            raise DeadError
-
-    await make_cluster(kube, annotations=EVICT)
-    async with a_rig(kube, clock=clock, effects=Dying) as rig:
-        await rig.tick_until_planned()
-        with pytest.raises(DeadError):
-            await rig.tick()
-        await rig.store.load()
-
-        assert rig.record().phase is MovePhase.EVICTING
-
-
 async def test_an_eviction_that_is_delayed_beyond_the_end_of_its_move_evicts_nobody(
     kube: KubeClient, clock: VirtualClock
 ) -> None:
@@ -382,26 +337,6 @@ async def test_a_pod_that_cannot_be_changed_keeps_its_target_as_long_again_as_it
         await rig.tick(seconds=100)
 
         assert rig.record().ending is Ending.PAUSED
-
-
-async def test_a_crash_between_evicted_and_recorded_evicts_nobody_else(
-    kube: KubeClient, clock: VirtualClock
-) -> None:
-    await make_cluster(kube, annotations=EVICT)
-    async with a_rig(kube, clock=clock) as rig:
-        planned = await rig.tick_until_planned()
-        begun = await rig.store.put(begin(planned, clock))
-        await rig.effects.evict(begun.move)  # and here the process dies
-        await end_pod(kube, "pod-a")
-        await add_pod(kube, "pod-a", card=COOL_CARD, node="n2", move=begun.id)
-
-    async with a_rig(kube, clock=clock) as second:
-        await second.tick()
-
-        assert second.record().phase is MovePhase.VERIFYING
-        assert second.record().replacement == "ml/pod-a"
-        assert second.figure("evictions_total", code="allowed") == 0
-        assert not await terminating(kube)
 
 
 async def test_budgets_survive_a_crash(kube: KubeClient, clock: VirtualClock) -> None:

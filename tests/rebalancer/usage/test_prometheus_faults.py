@@ -3,11 +3,8 @@
 In each test a card is hot and a pod would be moved, as it is once the fault is over.
 """
 
-import math
-import os
 import re
-import signal
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -44,7 +41,7 @@ class Site:
     role: Role
     real: RealPrometheus
     proxy: Proxy
-    exporters: Sequence[Exporter]
+    exporter: Exporter
     load: Load
     pods: dict[str, str] = field(default_factory=dict)
 
@@ -117,14 +114,12 @@ class Site:
 
 
 @asynccontextmanager
-async def a_site(  # noqa: PLR0913 - what each test has another of
+async def a_site(
     api: ApiServer,
     kube: KubeClient,
     folder: Path,
     *,
-    exporters: int = 1,
     fault: Fault | None,
-    query_timeout_s: float = 10.0,
     base: RebalancerPolicy = QUICK,
     config: str = ACTIVE,
 ) -> AsyncIterator[Site]:
@@ -136,20 +131,16 @@ async def a_site(  # noqa: PLR0913 - what each test has another of
     }
     load = Load({HOT_CARD: 95, COOL_CARD: 5}, dict.fromkeys(pods.values(), 47))
     await configure(kube, config)
-    async with Exporter.start() as first, Exporter.start() as second:
-        found = (first, second)[:exporters]
-        first.text = load.page
-        targets = {f"node-{number}": exporter.address for number, exporter in enumerate(found)}
-        async with RealPrometheus.start(
-            folder / "prometheus", targets, scrape_interval_s=SCRAPE_S
-        ) as real:
+    async with Exporter.start() as exporter:
+        exporter.text = load.page
+        start = RealPrometheus.start(
+            folder / "prometheus", {"node": exporter.address}, scrape_interval_s=SCRAPE_S
+        )
+        async with start as real:
             proxy = Proxy(real.url)
             proxy.fault = fault
-            async with (
-                proxy.start() as url,
-                a_role(api, folder, url, base=base, query_timeout_s=query_timeout_s) as role,
-            ):
-                site = Site(kube, role, real, proxy, found, load, pods)
+            async with proxy.start() as url, a_role(api, folder, url, base=base) as role:
+                site = Site(kube, role, real, proxy, exporter, load, pods)
                 if fault is not None:
                     await until(site.is_blind, what="blind for the fault", limit_s=PATIENCE_S)
                 yield site
@@ -237,148 +228,13 @@ async def test_whatever_prometheus_answers_wrongly_nothing_moves_until_it_answer
         assert len({at for times in cycles for at in times}) > CYCLES
 
 
-async def test_while_prometheus_does_not_answer_in_time_nothing_moves(
-    api: ApiServer, kube: KubeClient, tmp_path: Path
-) -> None:
-    """The process is stopped with SIGSTOP: the kernel still accepts connections for it."""
-    busy = FAULTS["503"][0]
-    async with a_site(api, kube, tmp_path, fault=busy, query_timeout_s=3.0) as site:
-        os.kill(site.real.pid, signal.SIGSTOP)
-        try:
-            site.proxy.fault = None
-            await site.moves_nothing("slow")
-        finally:
-            os.kill(site.real.pid, signal.SIGCONT)
-        await site.moves_a_pod()
-
-
-async def test_with_prometheus_stopped_nothing_moves(
-    api: ApiServer, kube: KubeClient, tmp_path: Path
-) -> None:
-    async with a_site(api, kube, tmp_path, fault=FAULTS["503"][0]) as site:
-        os.kill(site.real.pid, signal.SIGTERM)
-        site.proxy.fault = None
-        await site.moves_nothing("unreachable")
-        status, text = await site.role.get("/readyz")
-        assert (status, "blind, no pod is moved: unreachable" in text) == (200, True)
-
-
-async def test_with_one_of_two_exporters_dead_nothing_moves(
-    api: ApiServer, kube: KubeClient, tmp_path: Path
-) -> None:
-    async with a_site(api, kube, tmp_path, exporters=2, fault=FAULTS["503"][0]) as site:
-        # Each exporter reports one card; the pod would go to the second.
-        hot, cool = site.exporters
-        other = Load({COOL_CARD: site.load.cards.pop(COOL_CARD)})
-        cool.text = other.page
-        cool.status = 500
-        await site.lift_fault(once=f'absent(fracgpu_card_util{{UUID="{COOL_CARD}"}})')
-        await until(lambda: _half(site), what="half of the cards are known", limit_s=PATIENCE_S)
-        (reason,) = await site.blind()
-        assert reason in ("cards_stale", "cards_partial", "cards_unknown")
-        await site.moves_nothing(reason)
-        assert hot.scrapes > 0
-
-        cool.status = 200
-        await site.moves_a_pod()
-
-
-async def _half(site: Site) -> bool:
-    known = await site.value("coverage_ratio")
-    return known == 0.5 and len(await site.blind()) == 1
-
-
-@pytest.mark.parametrize("says_when", [True, False])
-async def test_an_idle_node_whose_readings_are_the_same_for_hours_is_a_target(
-    api: ApiServer, kube: KubeClient, tmp_path: Path, *, says_when: bool
-) -> None:
-    async with a_site(api, kube, tmp_path, exporters=2, fault=FAULTS["503"][0]) as site:
-        _, cool = site.exporters
-        del site.load.cards[COOL_CARD]
-        idle = Load({COOL_CARD: 0})
-
-        def page() -> str:
-            steady = re.sub(r"(power_watts.*) \S+", r"\1 62", idle.page())
-            return steady if says_when else _foreign(steady)
-
-        cool.text = page
-        power = f'fracgpu_card_power_watts{{UUID="{COOL_CARD}"}}[{STALE_S}s]'
-        await site.lift_fault(once=f"changes({power}) == 0 and count_over_time({power}) > 3")
-        await site.moves_a_pod()
-
-
-async def test_an_exporter_that_serves_an_old_reading_as_new_is_not_believed(
-    api: ApiServer, kube: KubeClient, tmp_path: Path
-) -> None:
-    async with a_site(api, kube, tmp_path, fault=FAULTS["503"][0]) as site:
-        (exporter,) = site.exporters
-        exporter.text = site.load.page()  # with the time at which the cards were read
-        await site.lift_fault(once=f"time() - fracgpu_collect_timestamp_seconds > {STALE_S}")
-        await site.moves_nothing("cards_stale")
-        assert await site.value("data_age_seconds") < 6  # the samples themselves are fresh
-        assert await site.value("coverage_ratio") == 0
-
-        exporter.text = site.load.page
-        await site.moves_a_pod()
-
-
-async def test_a_foreign_exporter_that_repeats_an_old_reading_is_not_believed(
-    api: ApiServer, kube: KubeClient, tmp_path: Path
-) -> None:
-    """It does not say when it read its cards; that nothing changes under load gives it away."""
-    async with a_site(api, kube, tmp_path, fault=FAULTS["503"][0]) as site:
-        (exporter,) = site.exporters
-        exporter.text = _foreign(site.load.page())
-        power = f"fracgpu_card_power_watts[{STALE_S}s]"
-        await site.lift_fault(
-            once=f"max(changes({power})) == 0 and min(count_over_time({power})) > 3"
-        )
-        await until(
-            lambda: _is_at_least(site, "data_age_seconds", 0),
-            what="there are samples",
-            limit_s=PATIENCE_S,
-        )
-        # Cycles are a second apart at least: once the windows are full, the card would be hot.
-        full = await site.value("cycle_seconds_count") + QUICK.slow_window_s
-        await until(
-            lambda: _is_at_least(site, "cycle_seconds_count", full),
-            what="the windows are full",
-            limit_s=PATIENCE_S,
-        )
-        await site.moves_nothing("cards_stale")
-        assert await site.value("data_age_seconds") < 6
-
-        exporter.text = lambda: _foreign(site.load.page())
-        await site.moves_a_pod()
-
-
-def _foreign(page: str) -> str:
-    """Return the page without the time at which the cards were read."""
-    return page.partition("\n")[2]
-
-
-async def test_a_card_whose_figure_is_no_number_is_not_believed(
-    api: ApiServer, kube: KubeClient, tmp_path: Path
-) -> None:
-    async with a_site(api, kube, tmp_path, fault=FAULTS["503"][0]) as site:
-        site.load.cards[COOL_CARD] = math.nan
-        # Nothing else is unequal to itself.
-        await site.lift_fault(once="fracgpu_card_util != fracgpu_card_util")
-        await until(lambda: _half(site), what="half of the cards are known", limit_s=PATIENCE_S)
-        await site.moves_nothing("cards_unknown")
-
-        site.load.cards[COOL_CARD] = 5
-        await site.moves_a_pod()
-
-
 @pytest.mark.parametrize("shift_s", [-600, 300])
 async def test_samples_with_the_time_of_a_wrong_clock_are_not_believed(
     api: ApiServer, kube: KubeClient, tmp_path: Path, shift_s: int
 ) -> None:
     """Prometheus takes explicit timestamps as they are, unless they are far in the future."""
     async with a_site(api, kube, tmp_path, fault=FAULTS["503"][0]) as site:
-        (exporter,) = site.exporters
-        exporter.text = lambda: _stamped(site.load.page(), shift_s)
+        site.exporter.text = lambda: _stamped(site.load.page(), shift_s)
         name = "fracgpu_card_util"
         await site.lift_fault(once=f"absent({name}) or time() - timestamp({name}) > {STALE_S}")
         await until(lambda: _any_cards(site), what="blind for its cards", limit_s=PATIENCE_S)

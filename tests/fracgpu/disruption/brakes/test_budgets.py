@@ -165,23 +165,6 @@ def test_an_owner_has_its_day() -> None:
     assert of_pod(budgets(one, *more, policy=short)) is HoldReason.OWNER_BUDGET
 
 
-def test_a_pod_that_a_useless_move_brought_may_move_once_more_whatever_its_owner() -> None:
-    first = replace(
-        a_past_move(minutes_ago=50, pod_uid="a", owner_uid="owner-1"),
-        replacement_uid="b",
-        ending=Ending.USELESS,
-    )
-    second = replace(
-        a_past_move(minutes_ago=40, pod_uid="b", owner_uid="owner-1"),
-        replacement_uid="c",
-        ending=Ending.USELESS,
-    )
-
-    assert of_pod(budgets(first), pod_uid="b") is None
-    assert of_pod(budgets(first), pod_uid="d") is HoldReason.OWNER_COOLDOWN
-    assert of_pod(budgets(first, second), pod_uid="c") is HoldReason.OWNER_COOLDOWN
-
-
 def test_replacements_that_name_each_other_end_the_search() -> None:
     a = replace(a_past_move(pod_uid="a", owner_uid="x"), replacement_uid="b", ending=Ending.USELESS)
     b = replace(a_past_move(pod_uid="b", owner_uid="x"), replacement_uid="a", ending=Ending.USELESS)

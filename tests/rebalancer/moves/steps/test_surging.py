@@ -221,20 +221,6 @@ async def test_a_replacement_on_another_cool_card_is_accepted_and_counted(
     assert rig.figure("misplaced_total") == 1
 
 
-@pytest.mark.parametrize(("card", "node"), [(THIRD_CARD, "n3"), (HOT_CARD, "n1")])
-async def test_a_replacement_on_another_busy_card_or_the_source_is_rolled_back(
-    kube: KubeClient, cluster: SurgeCluster, card: CardUuid, node: str
-) -> None:
-    await another_card(kube)
-    cluster.rig.usage.readings[THIRD_CARD] = a_reading(0.5)
-    replacement = await cluster.surge_until_ready(card=card, node=node)
-
-    await rolled_back(cluster, Ending.MISPLACED)
-
-    await cluster.wait_gone(replacement)  # it has the lowest deletion cost
-    assert cluster.rig.figure("misplaced_total") == 1
-
-
 @pytest.mark.parametrize("mode", [Mode.OFF, Mode.DRY_RUN])
 async def test_switching_off_rolls_a_surge_back(mode: Mode, cluster: SurgeCluster) -> None:
     replacement = await cluster.surge_until_ready()
