@@ -5,7 +5,6 @@ import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any
 
 import numpy as np
@@ -127,38 +126,6 @@ async def test_pods_on_several_cards_get_none_that_is_closed_to_them() -> None:
     assert wasting.order.prefer(need, HOST, "e", closed=closed) == frozenset(
         {CardUuid("GPU-e-1"), CardUuid("GPU-e-2")}
     )
-
-
-def avoid(wasting: Wasting, node: str, *cards: int) -> None:
-    until = wasting.cluster.clock.now() + timedelta(minutes=5)
-    entries = {
-        f"GPU-{node}-{card}": {"until": until.isoformat(), "effect": "PreferNoSchedule"}
-        for card in cards
-    }
-    wasting.cluster.annotate_node({"cordons": json.dumps(entries)}, node=node)
-    wasting.matrix.refresh(now=wasting.cluster.clock.now())
-
-
-async def test_least_waste_takes_an_avoided_card_only_if_the_pod_fits_on_no_other() -> None:
-    wasting = Wasting()
-    assert await WorkloadLearner(wasting.order).once()
-    wasting.cluster.choosers[Strategy.LEAST_WASTE] = wasting.order
-    pod = pending(mib=12_000)
-    assert pod.need is not None
-    assert wasting.scores(pod)["b"] > 0
-    assert wasting.order.prefer(pod.need, HOST, "b") == frozenset({CardUuid("GPU-b-1")})
-
-    avoid(wasting, "b", 1)
-    assert wasting.scores(pod)["b"] > 0
-    assert wasting.order.prefer(pod.need, HOST, "b") == frozenset({CardUuid("GPU-b-0")})
-    avoid(wasting, "b", 0, 1)
-    assert wasting.scores(pod)["b"] == 0
-    for node in ("a", "c", "d"):
-        avoid(wasting, node, 0, 1)
-    assert wasting.scores(pod)["b"] == 10
-    wasting.cluster.create("p", mib=12_000)
-    assert await wasting.cluster.bind("p", node="b") == ""
-    assert wasting.cluster.held("GPU-b-1") == 24_000
 
 
 async def test_the_same_mix_is_not_learnt_twice_and_another_one_is() -> None:
