@@ -14,6 +14,7 @@ from fracgpu.disruption.move import Ending
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from fracgpu.request.need import Strategy
 from fracgpu.state.move_object import MovePhase
+from fracgpu.state.node_info import read_node
 from fracgpu.state.snapshot import Snapshot
 from kube.client import KubeClient
 from kube.kinds import CUSTOM_RESOURCE_DEFINITIONS, MOVES, NODES, PODS
