@@ -71,6 +71,9 @@ def describe_claim(pod: PodInfo, claim: DeviceClaim | None, *, withheld: str = "
         return f"claim {claim.name} was made by somebody else: delete claim and pod"
     if claim.devices:
         return f"claim {claim.name} is allocated on {claim.node}"
+    if claim.open and pod.pod_group:
+        group = f"PodGroup {pod.pod_group}"
+        return f"claim {claim.name} is open, so that kube-scheduler places all of {group} at once"
     if claim.open:
         return f"claim {claim.name} is open, because no card fitted when it was made"
     listed = counted(len(claim.cards), "card")

@@ -1,5 +1,7 @@
 """What commands say where pods hold cards by claims, against a live API server."""
 
+from typing import Any
+
 import msgspec
 
 from cli.commands.cards import main as cards
@@ -19,8 +21,8 @@ from tests.support.waiting import until_true
 CARD = CardUuid(f"GPU-{NODE}-1")
 
 
-async def claiming(client: KubeClient, name: str, mib: int) -> PodInfo:
-    pod = a_claiming_pod(name, mib, claim=claim_name(name))
+async def claiming(client: KubeClient, name: str, mib: int, **spec: Any) -> PodInfo:
+    pod = a_claiming_pod(name, mib, claim=claim_name(name), **spec)
     created = await client.create(PODS, pod, namespace="default")
     return decode_pod_info(msgspec.json.encode(created))
 
@@ -108,3 +110,8 @@ async def test_a_waiting_pod_says_how_far_its_claim_has_come(cli: Cli) -> None:
     out = cli.read().out
     assert f"claim {claim_name('open')} is open, because no card fitted when it was made" in out
     assert "schedulerName" not in out
+    group = {"podGroupName": "g"}
+    grouped = await claiming(cli.kube, "grouped", 9_000, schedulingGroup=group)
+    await claim(cli.kube, grouped, listed=False)
+    assert await cli.call(explain, "grouped") == DONE
+    assert "open, so that kube-scheduler places all of PodGroup g at once" in cli.read().out
