@@ -139,21 +139,8 @@ class PlanIndex:
         self._by_owner: dict[str, list[PlacedPod]] = {}
         self._cool: CoolCards | None = None
         self._of: tuple[object, object] = (None, None)
-        self._past: Sequence[PastMove] | None = None
-        self._moving: list[PastMove] = []
-        self._of_owner: dict[str, list[PastMove]] = {}
         self._loads: LoadModel | None = None
         self._loads_of: tuple[object, ...] = ()
-        self._hindsight: tuple[LoadModel, datetime, Hindsight] | None = None
-
-    def hindsight(
-        self, state: "DisruptionState", *, policy: RebalancerPolicy, now: datetime
-    ) -> Hindsight:
-        """Return what the moves of the last day tell of the next one."""
-        loads, known = state.loads(policy), self._hindsight
-        if known is None or known[0] is not loads or known[1] != now:
-            self._hindsight = known = loads, now, _hindsight(state, loads, now=now)
-        return known[2]
 
     def loads(self, state: "DisruptionState", *, line: float) -> LoadModel:
         """Return what the loads of cards are expected to be; cards by their place in the index."""
@@ -191,32 +178,6 @@ class PlanIndex:
             for pod in pods.values():
                 self._by_owner.setdefault(pod.owner_uid, []).append(pod)
         return self._by_owner.get(owner_uid, ())
-
-    def under_way(self, past: Sequence[PastMove]) -> Sequence[PastMove]:
-        """Return the moves of *past* whose replacement is not ready yet."""
-        self._read(past)
-        return self._moving
-
-    def left(
-        self, owner_uid: str, past: Sequence[PastMove], *, policy: RebalancerPolicy, now: datetime
-    ) -> frozenset[CardUuid]:
-        """Return the cards that an owner left so lately that none of its pods returns."""
-        self._read(past)
-        span = timedelta(seconds=policy.return_cooldown_s)
-        return frozenset(
-            past_move.move.source
-            for past_move in self._of_owner.get(owner_uid, ())
-            if counts(past_move) and now - past_move.started_at < span
-        )
-
-    def _read(self, past: Sequence[PastMove]) -> None:
-        if self._past is past:
-            return
-        self._past = past
-        self._moving = [past_move for past_move in past if past_move.under_way]
-        self._of_owner = {}
-        for past_move in past:
-            self._of_owner.setdefault(past_move.move.owner_uid, []).append(past_move)
 
 
 def _destinations(move: Move, landed: CardUuid | None) -> tuple[CardUuid, ...]:
@@ -350,7 +311,20 @@ class DisruptionState:
 
     def under_way(self) -> Sequence[PastMove]:
         """Return the moves whose replacement is not ready yet."""
-        return self.plan_index.under_way(self.past)
+        return [past_move for past_move in self.past if past_move.under_way]
+
+    def left_by(
+        self, owner_uid: str, *, policy: RebalancerPolicy, now: datetime
+    ) -> frozenset[CardUuid]:
+        """Return the cards that an owner left so lately that none of its pods returns."""
+        span = timedelta(seconds=policy.return_cooldown_s)
+        return frozenset(
+            past_move.move.source
+            for past_move in self.past
+            if past_move.move.owner_uid == owner_uid
+            and counts(past_move)
+            and now - past_move.started_at < span
+        )
 
     def cards(self) -> frozenset[CardUuid]:
         """Return the cards that should be measured: the healthy ones of shared nodes."""
@@ -428,10 +402,7 @@ def _lasting(reading: CardReading) -> float:
 
 def hindsight(state: DisruptionState, *, policy: RebalancerPolicy, now: datetime) -> Hindsight:
     """Return what moves saved beside what was forecast, and how their pods' use changed."""
-    return state.plan_index.hindsight(state, policy=policy, now=now)
-
-
-def _hindsight(state: DisruptionState, loads: LoadModel, *, now: datetime) -> Hindsight:
+    loads = state.loads(policy)
     outcomes: list[tuple[float, float]] = []
     growth: list[float] = []
     regretted: set[str] = set()

@@ -334,7 +334,7 @@ def _closed(
     budgets = budgets_of(state, policy=policy, now=now)
     left: frozenset[CardUuid] = frozenset()
     if not budgets.may_undo(candidate.uid):
-        left = state.plan_index.left(candidate.owner_uid, state.past, policy=policy, now=now)
+        left = state.left_by(candidate.owner_uid, policy=policy, now=now)
     sources = {past_move.move.source for past_move in state.under_way()}
     return frozenset({source, *left, *sources, *budgets.closed_targets()})
 

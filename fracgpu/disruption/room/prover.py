@@ -265,9 +265,7 @@ class StateProver:
         assert need is not None, "a pod that may be moved has a need"
         assert use is not None, "a pod that may be moved is on a measured card"
         source = state.snapshot.nodes[candidate.info.record.node].cards[pod.card].card
-        left = state.plan_index.left(
-            candidate.owner_uid, state.past, policy=policy, now=context.now
-        )
+        left = state.left_by(candidate.owner_uid, policy=policy, now=context.now)
         free_mib = pod.allocation.mib + policy.free_margin_mib
         room = cool.with_room(busy_ratio=use, model=source.model, free_mib=free_mib)
         expected, often = state.loads(policy).forecast(pod.uid, use)

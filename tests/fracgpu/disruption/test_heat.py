@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from fracgpu.cards.card import CardUuid
 from fracgpu.disruption.disruption_state import (
     DisruptionState,
-    PlanIndex,
     is_losing,
     needed_history,
 )
@@ -346,12 +345,12 @@ def test_an_owner_does_not_return_to_a_card_it_left_lately() -> None:
         a_past_move(minutes_ago=59, owner_uid="one", source=COOL_CARD),
         a_past_move(minutes_ago=59, owner_uid="two", source=HOT_CARD),
     ]
-    index = PlanIndex()
+    state = replace(a_disruption_state(), past=past)
 
-    assert index.left("one", past, policy=ACTIVE, now=NOON) == {COOL_CARD}
-    assert index.left("three", past, policy=ACTIVE, now=NOON) == frozenset()
+    assert state.left_by("one", policy=ACTIVE, now=NOON) == {COOL_CARD}
+    assert state.left_by("three", policy=ACTIVE, now=NOON) == frozenset()
     later = NOON + timedelta(minutes=1)
-    assert index.left("one", past, policy=ACTIVE, now=later) == frozenset()
+    assert state.left_by("one", policy=ACTIVE, now=later) == frozenset()
 
 
 def check(source: CardReading | None, target: CardReading | None) -> Verification:
