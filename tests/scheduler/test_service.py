@@ -146,18 +146,6 @@ async def assignment(client: KubeClient, name: str) -> Any:
     return json.loads(pod["metadata"]["annotations"][names.ASSIGNMENT])
 
 
-async def test_node_and_card_arrive_together(kubeconfig: Path, client: KubeClient) -> None:
-    replica = Replica(kubeconfig, "a")
-    async with replica.running():
-        await replica.until_ready()
-        pod = await a_pod(client, "p", mib=1000)
-        assert await replica.ask("bind", binding(pod)) == {"Error": ""}
-
-    stored = await client.get_object(PODS, "p", namespace="default")
-    assert stored["spec"]["nodeName"] == "n"
-    assert await assignment(client, "p") == {"train": [{"card": "GPU-n-0", "mib": 1000}]}
-
-
 async def test_the_next_leader_lists_afresh_and_knows_what_the_last_one_bound(
     kubeconfig: Path, client: KubeClient
 ) -> None:
@@ -179,6 +167,8 @@ async def test_the_next_leader_lists_afresh_and_knows_what_the_last_one_bound(
 
             await until(bound, what="the second leads and binds")
 
+    stored = await client.get_object(PODS, "p", namespace="default")
+    assert stored["spec"]["nodeName"] == "n"
     assert await assignment(client, "p") == {"train": [{"card": "GPU-n-0", "mib": 20_000}]}
     assert await assignment(client, "q") == {"train": [{"card": "GPU-n-1", "mib": 20_000}]}
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources
+from fracgpu.k8s.resources import HostResources
 from fracgpu.state.bound_pod import BoundPod
 from fracgpu.state.bound_pod_index import BoundPodIndex
 from fracgpu.state.snapshot import PodAllocation
@@ -16,17 +16,6 @@ def a_pod(uid: str, *, node: str = "n", cpu: int = 100) -> BoundPod:
         host=HostResources(cpu_milli=cpu, memory_mib=10, pods=1),
         allocation=PodAllocation(pod_uid=uid, node=node, by_card={}),
     )
-
-
-def test_the_same_news_twice_counts_once() -> None:
-    index = BoundPodIndex()
-    index.put(a_pod("p"))
-    index.put(a_pod("p"))
-
-    assert index.used("n") == HostResources(cpu_milli=100, memory_mib=10, pods=1)
-    assert index.remove("p") == a_pod("p")
-    assert index.remove("p") is None
-    assert index.used("n") == NO_HOST_RESOURCES
 
 
 changes = st.tuples(st.sampled_from("abc"), st.sampled_from(["n", "m", None]), st.integers(0, 300))

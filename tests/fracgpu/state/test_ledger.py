@@ -169,17 +169,6 @@ def test_a_node_that_comes_back_still_has_its_pods() -> None:
     assert held(ledger) == 1000
 
 
-def test_a_cordon_lapses_by_its_own_time() -> None:
-    ledger = a_ledger(cordons=(Cordon(card=CardUuid("GPU-a"), until=LATER, reason="hot"),))
-
-    before, after = ledger.node("n", now=NOON), ledger.node("n", now=LATER)
-
-    assert before is not None
-    assert after is not None
-    assert before.cards[CardUuid("GPU-a")].cordoned
-    assert not after.cards[CardUuid("GPU-a")].cordoned
-
-
 def test_a_node_that_was_read_after_a_lapse_still_counts_as_changed() -> None:
     ledger = a_ledger(cordons=(Cordon(card=CardUuid("GPU-a"), until=LATER, reason="hot"),))
     ledger.node("n", now=NOON)

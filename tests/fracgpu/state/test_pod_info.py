@@ -4,10 +4,8 @@ import contextlib
 import json
 from datetime import UTC, datetime
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,8 +24,6 @@ from fracgpu.state.node_info import read_node
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from tests.support.core import a_need, on
 from tests.support.gpu import Json, a_gpu_pod, a_sharing_node, some_cards
-
-RECORDED = Path(__file__).parents[2] / "contracts" / "kube_scheduler"
 
 
 def read(pod: Json) -> PodInfo:
@@ -110,51 +106,10 @@ def test_a_pod_whose_grant_is_lost_has_a_problem_with_a_claim_too() -> None:
     assert "limits of container 'train'" in found.need_problem
 
 
-def test_amounts_may_be_in_the_short_form_that_the_api_server_writes() -> None:
-    # 8000 comes back from the API server as 8k.
-    pod = a_gpu_pod("p", mib=8000)
-    resources = pod["spec"]["containers"][0]["resources"]
-    for part in ("limits", "requests"):
-        resources[part] = {names.GPU_MEM: "8k", names.GPU_SLOT: "1"}
-
-    need = read(pod).need
-
-    assert need is not None
-    assert need.containers[0].mib == 8000
-
-
-def test_a_pod_that_kube_scheduler_really_sent_is_read() -> None:
-    args = msgspec.json.decode((RECORDED / "filter-names.json").read_bytes())
-
-    view = read(args["Pod"])
-
-    assert view.need is not None
-    assert view.need.containers == (a_need(8000, name="train", cards=2),)
-    assert (view.record.name, view.record.node, view.phase) == ("p4", "", "Pending")
-    assert view.record.resource_version
-
-
 def test_a_pod_that_asks_for_nothing_needs_nothing() -> None:
     view = read({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c"}]}})
 
     assert (view.need, view.need_problem, view.rebalance) == (None, "", None)
-
-
-def test_a_request_that_cannot_be_read_is_a_problem_and_not_an_error() -> None:
-    view = read(a_gpu_pod("p", annotations={names.FRACTION: "a lot"}))
-
-    assert view.need is None
-    assert names.FRACTION in view.need_problem
-
-
-def test_a_pod_that_slipped_past_the_webhook_has_a_problem() -> None:
-    pod = a_gpu_pod("p")
-    del pod["spec"]["containers"][0]["resources"]
-
-    view = read(pod)
-
-    assert view.need is None
-    assert "webhook" in view.need_problem
 
 
 def test_an_assignment_is_read_and_a_forged_one_is_a_problem() -> None:
@@ -165,15 +120,6 @@ def test_an_assignment_is_read_and_a_forged_one_is_a_problem() -> None:
     record = read(bad).record
     assert record.assignment is None
     assert names.ASSIGNMENT in record.problem
-
-
-@pytest.mark.parametrize(
-    ("phase", "live"),
-    [("Pending", True), ("Running", True), ("Unknown", True), ("Succeeded", False),
-     ("Failed", False)],
-)  # fmt: skip
-def test_only_an_ended_pod_is_not_live(phase: str, live: bool) -> None:
-    assert read({**a_gpu_pod("p"), "status": {"phase": phase}}).record.live is live
 
 
 def test_a_terminating_pod_is_live_still() -> None:
@@ -319,23 +265,6 @@ def test_a_node_is_shared_only_when_its_label_says_exactly_true() -> None:
     node["metadata"]["labels"][names.SHARE_LABEL] = "True"
 
     assert not read_node(json.dumps(node).encode()).shared
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"",
-        b"null",
-        b"[]",
-        b'{"metadata":3}',
-        b'{"metadata":{"name":"\xff"}}',
-        b'{"metadata":{"labels":' + b'{"a":' * 100_000,
-    ],
-)
-def test_what_is_no_object_is_refused(body: bytes) -> None:
-    for reader in (decode_pod_info, read_node):
-        with pytest.raises(WireError):
-            reader(body)
 
 
 keys = st.sampled_from(

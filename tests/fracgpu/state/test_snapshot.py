@@ -26,10 +26,6 @@ def free(snapshot: Snapshot, card: str) -> int:
     return card_info.free_mib
 
 
-def test_cards_stand_in_index_order() -> None:
-    assert list(a_snapshot().nodes["n"].cards) == ["GPU-a", "GPU-b"]
-
-
 def test_what_pods_hold_is_not_free() -> None:
     snapshot = a_snapshot(holding("p", a=1000), holding("q", a=500, b=1))
 

@@ -33,14 +33,6 @@ def fill(cluster: Harness, node: str, mib: int, *, card: int = 0) -> None:
     )
 
 
-def test_the_best_node_is_named_alone() -> None:
-    cluster = Harness(*NODES, cards=1)
-    fill(cluster, "b", 20_000)
-    cluster.create(mib=1000)
-
-    assert narrowed(cluster) == FilterResult(passed=("b",))
-
-
 @given(held=st.tuples(*(st.integers(0, 24_000) for _ in NODES)), mib=st.integers(1, 24_000))
 def test_the_one_node_is_the_one_that_prioritize_gives_all_points(
     held: tuple[int, ...], mib: int

@@ -362,12 +362,6 @@ def test_the_fewest_moves_win_then_the_least_memory() -> None:
     assert _moved(_search(held)) == ["c.0"]
 
 
-def test_a_share_needs_only_as_many_pods_moved_as_free_enough() -> None:
-    held = {"n1": {"a": [10_000, 5000, 7000]}, "n2": {"b": [16_000]}}
-    assert _moved(_search(held, mib=8000)) is None  # it fits on b already
-    assert _moved(_search(held, mib=9000)) == ["a.2"]
-
-
 def test_a_pinned_pod_is_never_moved() -> None:
     held = {"n1": {"a": [3000]}, "n2": {"b": [4000]}}
     assert _moved(_search(held)) == ["a.0"]
