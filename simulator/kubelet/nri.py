@@ -34,7 +34,6 @@ from simulator.kubelet.container_runtime import RuntimeFailedError
 
 _CHUNK: Final = 1 << 16
 _INDEX: Final = re.compile("[0-9]{2}")
-_VALID_EVENTS: Final = (1 << 14) - 1
 _CONTROLLERS: Final = ("cgroup", "cpu", "cpuset", "io", "memory", "pids")
 _METHODS_OF_THEIR_OWN: Final = (0, 12)
 _SPLITS: Final = (0, 7)
@@ -309,9 +308,7 @@ class NriServer:
             payload = await plugin.call("Configure", configure)
             plugin.events = wire.ConfigureResponse.FromString(payload or b"").events
             async with self._lock:
-                synchronized = not plugin.events & ~_VALID_EVENTS and await self._synchronize(
-                    plugin
-                )
+                synchronized = await self._synchronize(plugin)
                 if synchronized:
                     self._plugins.append(plugin)
                     self._plugins.sort(key=lambda one: one.name[:2])
@@ -336,8 +333,6 @@ class NriServer:
             if not request.more:
                 self._update(response.update)
                 return True
-            if response.update or not response.more:
-                return False  # the plugin does not know messages in parts
             pods, containers = pods[step:], containers[step:]
 
 

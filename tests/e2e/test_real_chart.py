@@ -1,6 +1,5 @@
 """The chart on a real API server: what it accepts; install and upgrade as documented."""
 
-import itertools
 import json
 import shutil
 from pathlib import Path
@@ -16,10 +15,9 @@ from kube.kinds import (
     DAEMONSETS,
     DEPLOYMENTS,
     MUTATING_WEBHOOKS,
-    NODES,
     VALIDATING_WEBHOOKS,
 )
-from simulator.demo.service_accounts import issue_token, token_of
+from simulator.demo.service_accounts import token_of
 from simulator.envtest.control_plane import ControlPlane
 from simulator.kubeconfig import write_kubeconfig
 from tests.deploy.test_chart import OTHER_NAMES, SAME, WITH_NAMESPACE
@@ -158,41 +156,3 @@ async def test_an_upgrade_as_documented_replaces_no_pod_and_keeps_the_certificat
 
             await check_next_version(client, kubectl, tmp_path)
             assert await bundles(client) == trust
-
-
-async def test_under_other_names_the_policies_let_in_the_accounts_of_those_names(
-    tmp_path: Path,
-) -> None:
-    helm_or_skip()
-    async with real_api_server(tmp_path) as api:
-        admin = api.kubeconfig(tmp_path / "kubeconfig")
-        kubectl = Kubectl.find(admin)
-        async with connect(str(admin)) as client:
-            names_file = tmp_path / "names.yaml"
-            names_file.write_text(json.dumps({**OTHER_NAMES, "scheduler": {"mode": "own"}}))
-            await run(
-                f"helm install sharing {CHART} --namespace gpu --create-namespace -f {names_file}",
-                kubeconfig=admin,
-            )
-            await kubectl("apply", "-f", "-", stdin=a_sharing_node("n1"))
-            # Policies take effect a moment after they were made.
-            written = ("annotate", "node", "n1", "--overwrite")
-            tries = itertools.count()
-
-            async def refused() -> bool:
-                value = f"{names.NODE_HEAT}={next(tries)}"
-                return not (await kubectl.ask(*written, value)).ok
-
-            await until(refused, what="the policy refuses administrators", limit_s=30)
-            uid = (await client.get_object(NODES, "n1"))["metadata"]["uid"]
-            bound = {"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": uid}
-            token = await issue_token(client, namespace="gpu", account="agent", bound_to=bound)
-            own = write_kubeconfig(
-                tmp_path / "agent.kubeconfig", server=api.url, token=token, ca_file=api.ca_file
-            )
-            await Kubectl.find(own)(*written, f"{names.NODE_HEAT}={{}}")
-
-
-def a_sharing_node(name: str) -> Json:
-    labels = {names.SHARE_LABEL: "true"}
-    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}}

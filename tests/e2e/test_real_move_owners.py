@@ -113,21 +113,6 @@ async def has(cluster: MovingCluster, app: str, count: int) -> bool:
     return len(await cluster.pods(app)) == count
 
 
-async def test_a_pod_of_a_statefulset_moves_under_its_name(cluster: MovingCluster) -> None:
-    body = a_workload("stateful", replicas=2, annotations=EVICT, serviceName="stateful")
-    app = await cluster.add(STATEFULSETS, body, pods=2)
-    victim = await cluster.heat(app)
-
-    (move,) = await cluster.settle(app, pods=2)
-
-    assert move.status.result == Ending.RELIEVED.value
-    pods = {pod.record.name: pod for pod in await cluster.pods(app)}
-    assert set(pods) == {"stateful-0", "stateful-1"}
-    moved = pods[victim.record.name]
-    assert moved.record.uid != victim.record.uid
-    assert card_of(moved) == move.spec.target.card != card_of(victim)
-
-
 async def test_a_pod_of_a_statefulset_that_somebody_deletes_at_the_eviction_moves_all_the_same(
     cluster: MovingCluster,
 ) -> None:

@@ -10,8 +10,6 @@ import pytest
 from fracgpu import names
 from fracgpu.cards.card import Card, CardUuid
 from fracgpu.units import Mib
-from kube.errors import KubeError
-from kube.kinds import PODS
 from simulator.envtest.ports import free_ports
 from tests.certs.tls_harness import a_ca
 from tests.support.gpu import a_sharing_node, a_workload
@@ -171,46 +169,3 @@ async def test_each_pod_of_a_daemon_set_and_of_a_deployment_gets_a_share_of_its_
         ("t4", 8_000),
     ]
     assert [held for name, held in found.items() if name.startswith("one")] == [("a100", 20_000)]
-
-
-async def test_a_daemon_sets_pod_gets_its_card_on_a_cordoned_node_and_another_pod_does_not(
-    cluster: Cluster,
-) -> None:
-    await cluster.kubectl("cordon", "a100")
-    a100 = {"nodeSelector": {"kubernetes.io/hostname": "a100"}}
-    await cluster.apply("waits", a100, fraction="0.25")
-    shared = {"nodeSelector": {names.SHARE_LABEL: "true"}}
-    await cluster.kubectl("create", "-f-", stdin=half_of_a_card("DaemonSet", "each", **shared))
-
-    async def both() -> bool:
-        return len(await cluster.scheduler.bound()) == 2
-
-    await until(both, what="the DaemonSet's two pods have nodes")
-    found = await cluster.until_bound("each")
-
-    assert {node for node, _ in found.values()} == {"a100", "t4"}
-    assert "waits" not in found
-    assert any("unschedulable" in text for text in await cluster.scheduler.failures_of("waits"))
-
-
-async def test_a_gated_pod_that_gets_selectors_later_is_refused_where_no_card_of_its_class_is(
-    cluster: Cluster,
-) -> None:
-    gate = {"schedulingGates": [{"name": "kueue.x-k8s.io/admission"}]}
-    await cluster.apply("queued", gate, fraction="0.5")
-    client = cluster.scheduler.client
-
-    async def ungate(model: str) -> None:
-        selector = {"nvidia.com/gpu.product": model}
-        await client.patch(
-            PODS,
-            "queued",
-            {"spec": {"schedulingGates": None, "nodeSelector": selector}},
-            namespace="default",
-        )
-
-    with pytest.raises(KubeError, match=r"card of 16000 MiB, by which the pod's limits were set"):
-        await ungate(A100[0])
-    await ungate(T4[0])
-
-    assert (await cluster.until_bound("queued"))["queued"] == ("t4", 8_000)

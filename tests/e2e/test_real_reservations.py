@@ -9,12 +9,12 @@ import pytest
 from fracgpu import names
 from fracgpu.state.move_object import MoveObject
 from fracgpu.state.pod_info import PodInfo
-from kube.kinds import CONFIGMAPS, CUSTOM_RESOURCE_DEFINITIONS, MOVES, PODS
+from kube.kinds import CONFIGMAPS, MOVES, PODS
 from process.clock import SystemClock
 from simulator.demo.definitions import install_definitions
 from tests.support.gpu import a_gpu_pod, a_sharing_node, some_cards
 from tests.support.moves import move_body, move_of
-from tests.support.real_scheduler import Harness, assert_cards_hold, is_ready, real_scheduler
+from tests.support.real_scheduler import Harness, assert_cards_hold, real_scheduler
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -155,35 +155,3 @@ async def test_an_extender_restarted_between_reservation_and_binding_keeps_the_r
     assert card_of(pod) == move.spec.target.card
 
     await all_places_taken(harness)
-
-
-async def test_the_extender_runs_without_the_definition_of_moves_and_takes_it_up_when_it_appears(
-    harness: Harness,
-) -> None:
-    """An older installation, an upgrade, and a definition that is deleted at run time."""
-    await harness.client.delete(CUSTOM_RESOURCE_DEFINITIONS, "moves.fracgpu.io")
-    await counts(harness, "fracgpu_scheduler_moves_served", 0)
-    harness.roles.kill("scheduler")
-    await until(lambda: has_restarted(harness), what="the extender is ready again", limit_s=60)
-    await counts(harness, "fracgpu_scheduler_moves_served", 0)
-    await create(harness, "before")
-    await bound(harness, "before")
-
-    await install_definitions(harness.client)
-    await counts(harness, "fracgpu_scheduler_moves_served", 1)
-    await reserve(harness, a_move("move-1", owner="owner-1", target=("gpu-2", 1)))
-    await create(harness, "replacement", owner="owner-1")
-    pod = (await bound(harness, "replacement"))["replacement"]
-    assert card_of(pod) == "GPU-gpu-2-1"
-
-    await harness.client.delete(CUSTOM_RESOURCE_DEFINITIONS, "moves.fracgpu.io")
-
-    await counts(harness, "fracgpu_scheduler_moves_served", 0)
-    await create(harness, "after", owner="owner-1")
-    await bound(harness, "after")
-    assert await is_ready(harness.telemetry_port)
-    assert harness.roles.starts("scheduler") == 2
-
-
-async def has_restarted(harness: Harness) -> bool:
-    return harness.roles.starts("scheduler") == 2 and await is_ready(harness.telemetry_port)

@@ -143,29 +143,3 @@ async def test_pods_that_come_while_a_volume_is_made_do_not_take_its_pods_card(
 
     assert len(every) == 4
     assert_cards_hold(every, dict.fromkeys(every, (MIB, 1)), card_mib=CARD_MIB)
-
-
-async def test_a_card_that_was_waited_for_in_vain_is_free_again(tmp_path: Path) -> None:
-    async with real_scheduler(tmp_path, nodes("a")) as harness:
-        await slow_volumes(harness)
-        for name in ("claimant-0", "claimant-1"):
-            await create_claimant(harness, name)
-
-        async def selected() -> bool:
-            return bool(await selected_node(harness, "claimant-0")) and bool(
-                await selected_node(harness, "claimant-1")
-            )
-
-        await until(selected, what="both volumes are being made", limit_s=60)
-        await harness.client.create(PODS, a_gpu_pod("next", mib=MIB))
-
-        async def refused() -> bool:
-            return bool(await harness.failures_of("next"))
-
-        await until(refused, what="the next pod is refused", limit_s=60)
-        await harness.client.delete(PODS, "claimant-0", namespace="default", grace_s=0)
-
-        async def bound() -> bool:
-            return "next" in await harness.bound()
-
-        await until(bound, what="the next pod gets the card of the one that is gone", limit_s=60)

@@ -16,7 +16,6 @@ from kube.kinds import NODES, PODS
 from process.clock import SystemClock
 from tests.support.gpu import a_gpu_pod, a_sharing_node, some_cards
 from tests.support.real_scheduler import Harness, real_scheduler
-from tests.support.stalls import stalling_webhook
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -37,27 +36,6 @@ async def bound(harness: Harness, name: str) -> bool:
 
 async def refused(harness: Harness, name: str) -> bool:
     return bool(await harness.failures_of(name))
-
-
-async def test_a_pods_own_lost_binding_does_not_stand_in_its_way(
-    harness: Harness, tmp_path: Path
-) -> None:
-    async with stalling_webhook(harness.client, "p", tmp_path) as webhook:
-        await harness.client.create(PODS, a_gpu_pod("p", mib=20_000))
-        await webhook.asked.wait()
-
-        async def unanswered() -> bool:
-            return await harness.metric('fracgpu_scheduler_binds_total{outcome="unknown"}') >= 1
-
-        await until(unanswered, what="the extender has given up waiting for an answer", limit_s=60)
-        webhook.release()
-        await until(lambda: bound(harness, "p"), what="the pod takes the empty card", limit_s=60)
-
-    (pod,) = (await harness.bound()).values()
-    assert [slice_.mib for slice_ in (pod.record.assignment or {})["train"]] == [20_000]
-    said = await harness.failures_of("p")
-    assert not any("too little free memory" in message for message in said)
-    assert await harness.metric(MARKS) >= 1
 
 
 async def test_a_cordon_that_lapses_makes_kube_scheduler_look_again(harness: Harness) -> None:

@@ -3,7 +3,6 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -192,52 +191,6 @@ async def test_an_alert_tells_of_calls_that_kube_apiserver_could_not_make(
         await until(fires, what="the alert fires for both, and not for refusals", limit_s=60)
 
 
-HINT = (
-    "aliyun.com/gpu-mem is not read here and gives no share of a card; write fracgpu.io/memory: "
-    '"4096Mi" in place of aliyun.com/gpu-mem, or have the dialect turned on (namespace label '
-    "fracgpu.io/dialects=gpushare)"
-)
-
-
-async def test_another_systems_pod_gets_a_hint_and_where_it_is_wanted_a_card(
-    harness: Harness, kubectl: Kubectl
-) -> None:
-    limits = {"aliyun.com/gpu-mem": "4"}
-    spoken = a_pod(a_container(resources={"limits": limits}))
-    async with in_force(harness, kubectl):
-        answer = await kubectl.ask("create", "-f-", stdin=named(spoken, "elsewhere"))
-        assert answer.ok
-        assert HINT in answer.error
-        workload = workloads()["Deployment"]
-        workload["spec"]["template"]["spec"]["containers"] = spoken["spec"]["containers"]
-        answer = await kubectl.ask("create", "-f-", stdin=workload)
-        assert answer.ok
-        assert f"in spec.template: {HINT}" in answer.error
-
-        await kubectl("label", "namespace", "default", f"{names.DIALECTS_LABEL}=gpushare")
-
-        async def taken_over() -> bool:
-            pod = named(spoken, "probe")
-            created: dict[str, Any] = await harness.client.create(PODS, pod, dry_run=True)
-            return names.GRANTED in created["metadata"].get("annotations", {})
-
-        await until(taken_over, what="the label turns the dialect on")
-        await kubectl("create", "-f-", stdin=named(spoken, "spoken"))
-        pod = await harness.client.get_object(PODS, "spoken", namespace="default")
-        ours = {names.GPU_MEM: "4096", names.GPU_SLOT: "1"}
-        assert pod["spec"]["containers"][0]["resources"] == {"limits": ours, "requests": ours}
-
-        two = {"aliyun.com/gpu-mem": "4", "volcano.sh/gpu-memory": "4096"}
-        await kubectl("label", "namespace", "default", "--overwrite", f"{names.DIALECTS_LABEL}=all")
-
-        async def refused() -> bool:
-            both = named(a_pod(a_container(resources={"limits": two})), "both")
-            answer = await kubectl.ask("create", "--dry-run=server", "-f-", stdin=both)
-            return "aliyun.com/gpu-mem" in answer.error and "volcano.sh" in answer.error
-
-        await until(refused, what="two dialects on one container are refused")
-
-
 ZONE: Json = {"key": "zone", "operator": "In", "values": ["a"]}
 OWN_AFFINITY: Json = {
     "nodeAffinity": {
@@ -271,25 +224,3 @@ async def test_the_same_bare_pod_applied_twice_with_its_own_affinity_is_accepted
             assert after["spec"] == before["spec"], name
             assert after["metadata"]["labels"] == {"edited": "yes", names.GRANTED: "true"}
             assert before["spec"]["schedulerName"] == names.SCHEDULER_NAME
-
-
-async def test_a_limit_range_default_that_collides_is_named_as_such(
-    harness: Harness, kubectl: Kubectl
-) -> None:
-    default = {"type": "Container", "default": {names.GPU_MEM: "2048"}}
-    limit_range: Json = {
-        "apiVersion": "v1",
-        "kind": "LimitRange",
-        "metadata": {"name": "defaults", "namespace": "default"},
-        "spec": {"limits": [default]},
-    }
-    words = ("create", "-f-")
-    async with in_force(harness, kubectl):
-        await kubectl(*words, stdin=limit_range)
-        pod = named(a_pod(fraction="0.5"), "asks")
-
-        async def blamed() -> bool:
-            answer = await kubectl.ask(*words, "--dry-run=server", stdin=pod)
-            return "it is the default of a LimitRange of this namespace" in answer.error
-
-        await until(blamed, what="the API server applies the LimitRange, and we name it")

@@ -6,7 +6,6 @@ real ones in the contract tests.
 
 import asyncio
 import random
-from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
@@ -21,7 +20,7 @@ from fracgpu.device_claims.selectors import listed_cards
 from fracgpu.k8s.container import ContainerKind
 from fracgpu.state.move_object import MovePhase, MoveStatus
 from kube.client import KubeClient
-from kube.kinds import MOVES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_QUOTAS, RESOURCE_SLICES
+from kube.kinds import MOVES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from kube.objects import decode_object
 from process.clock import SystemClock
 from simulator.apiserver.server import ApiServer
@@ -102,44 +101,6 @@ async def test_each_pod_has_one_claim_although_answers_are_errors_or_lost(
         assert gate.sprung.is_set()
         assert [write.status for write in gate.writes if claiming(write)].count(429) == 2
     assert len(await world.claims()) == 12
-    assert await world.overbooked() == []
-
-
-async def test_gangs_are_placed_whole_although_leaders_are_killed_among_their_claims(
-    world: ClaimsWorld,
-) -> None:
-    draw = random.Random(11)  # noqa: S311 - when somebody is killed
-    await add_nodes(world, 3)
-    world.start_leader("one")
-    world.start_leader("two")
-    sizes = {f"g{number}": 3 + number for number in range(4)}  # 18 pods for 12 cards
-    pods = [
-        a_claiming_pod(f"{gang}-{n}", 16_000, annotations={names.GANG: f"{gang}/{size}"})
-        for gang, size in sizes.items()
-        for n in range(size)
-    ]
-    draw.shuffle(pods)
-
-    async def bound() -> Counter[str]:
-        return Counter(name.partition("-")[0] for name in await world.bound())
-
-    async with asyncio.TaskGroup() as group:
-        group.create_task(create_all(world, pods))
-        for made, name in ((1, "one"), (2, "two")):
-            await until(lambda: has_claims(world, made), what=f"{made} claims")  # noqa: B023
-            await world.kill(name)
-            world.start_leader(name)
-    finished: set[str] = set()
-
-    async def all_have_run() -> bool:
-        for gang, pods_bound in (await bound()).items():
-            if pods_bound == sizes[gang]:
-                for n in range(pods_bound):
-                    await world.kube.delete(PODS, f"{gang}-{n}", namespace="default", grace_s=0)
-                finished.add(gang)
-        return finished == sizes.keys()
-
-    await until(all_have_run, what="each gang has run whole", limit_s=120)
     assert await world.overbooked() == []
 
 
@@ -307,53 +268,3 @@ async def test_a_shortlist_names_cards_that_the_scheduler_takes(world: ClaimsWor
     (selector,) = body["spec"]["devices"]["requests"][0]["exactly"]["selectors"]
     listed = [card.lower() for card in listed_cards(selector["cel"]["expression"])]
     assert claim.devices[0].device in listed
-
-
-async def test_a_pod_of_lower_priority_leaves_and_nobody_takes_its_card(world: ClaimsWorld) -> None:
-    await world.add_node("n", some_cards("n", count=1, mib=8_000))
-    world.start_leader("one")
-    await world.kube.create(PODS, a_claiming_pod("low", 6_000))
-    await world.until_bound(1)
-    await create_all(world, [a_claiming_pod(f"waits-{number}", 6_000) for number in range(3)])
-
-    async def all_wait() -> bool:
-        claims = await world.claims()
-        return sum(claim.open for claim in claims) == 3
-
-    await until(all_wait, what="the others wait")
-    await world.kube.create(PODS, a_claiming_pod("high", 6_000, priority=1_000))
-
-    async def leaves() -> bool:
-        return "deletionTimestamp" in (await world.pods())["low"]["metadata"]
-
-    await until(leaves, what="the pod of lower priority is evicted")
-    await world.kill("one")
-    world.start_leader("two")
-    await world.kube.delete(PODS, "low", namespace="default", grace_s=0)
-
-    async def high_is_bound() -> bool:
-        return "high" in await world.bound()
-
-    await until(high_is_bound, what="the pod of higher priority is bound")
-    assert set(await world.bound()) == {"high"}
-
-
-async def test_no_claim_is_made_beyond_the_quota_until_it_is_raised(world: ClaimsWorld) -> None:
-    await world.add_node("n", some_cards("n", count=2, mib=8_000))
-    hard = {"requests.fracgpu.io/gpu-mem": "9000"}
-    quota = {"metadata": {"name": "cards"}, "spec": {"hard": hard}}
-    await world.kube.create(RESOURCE_QUOTAS, quota, namespace="default")
-    world.start_leader("one")
-    await create_all(world, [a_claiming_pod(f"p{number}", 4_000) for number in range(4)])
-    await world.until_bound(2)
-
-    async def told() -> bool:
-        events = [await world.events(f"p{number}", "ExceededQuota") for number in range(4)]
-        return sum(map(bool, events)) == 2
-
-    await until(told, what="an Event of each pod beyond the quota")
-    assert len(await world.claims()) == 2
-    raised = {"spec": {"hard": {"requests.fracgpu.io/gpu-mem": "16000"}}}
-    await world.kube.patch(RESOURCE_QUOTAS, "cards", raised, namespace="default")
-
-    await world.until_bound(4)

@@ -33,22 +33,6 @@ async def test_a_pod_that_does_not_fit_is_exit_code_one_with_what_would_help(cli
     assert "once default/chat-0 (14.6 GiB) is gone" in out
 
 
-async def test_taking_the_advice_makes_it_fit(cli: Cli) -> None:
-    await furnish(cli.kube)
-    for card in (0, 1):
-        pod = await a_pod(cli.kube, f"chat-{card}", mib=15_000)
-        await bind(cli.kube, pod, card=card, mib=15_000)
-    await a_pod(cli.kube, "waits", mib=12_000)
-    await cli.call(main, "default/waits", "--json")
-    answer = json.loads(cli.read().out)
-    (advice,) = [remedy for remedy in answer["remedies"] if remedy["kind"] == "a smaller share"]
-
-    mib = int(advice["annotations"][names.MEMORY].removesuffix("Mi"))
-    await a_pod(cli.kube, "advised", mib=mib)
-
-    assert await cli.call(main, "default/advised") == DONE
-
-
 async def test_json_says_it_card_by_card(cli: Cli) -> None:
     await furnish(cli.kube)
     await a_pod(cli.kube, "waits", mib=30_000)

@@ -41,7 +41,6 @@ from tests.support.device_claims import (
 )
 from tests.support.gpu import Json, a_gpu_pod, a_sharing_node, register, some_cards
 from tests.support.objects import a_pod
-from tests.support.real_apiserver import real_api_server
 from tests.support.running_service import running_service
 from tests.support.waiting import until
 
@@ -55,7 +54,7 @@ class FakeExtender:
     scores: Mapping[str, int] = field(default_factory=dict)
     bind_error: str = ""
     status: int = 200
-    client: KubeClient | None = None
+    kube: KubeClient | None = None
 
     async def answer(self, request: web.Request) -> web.Response:
         args: Json = await request.json()
@@ -79,8 +78,8 @@ class FakeExtender:
 
     async def _bind(self, args: Json) -> str:
         if not self.bind_error:
-            assert self.client is not None
-            await self.client.bind(
+            assert self.kube is not None
+            await self.kube.bind(
                 {"metadata": {"uid": args["PodUID"]}, "target": {"name": args["Node"]}},
                 namespace=args["PodNamespace"],
                 name=args["PodName"],
@@ -92,14 +91,14 @@ class FakeExtender:
 
 
 @asynccontextmanager
-async def scheduling(client: KubeClient, extender: FakeExtender) -> AsyncIterator[None]:
-    extender.client = client
+async def scheduling(kube: KubeClient, extender: FakeExtender) -> AsyncIterator[None]:
+    extender.kube = kube
     app = web.Application()
     app.router.add_post("/{verb}", extender.answer)
     server = HttpServer(app, host="127.0.0.1", port=0)
     await server.start()
     url = f"http://127.0.0.1:{server.port}"
-    scheduler = KubeScheduler(client, SystemClock(), extender_url=url)
+    scheduler = KubeScheduler(kube, SystemClock(), extender_url=url)
     try:
         async with asyncio.TaskGroup() as group:
             running = group.create_task(scheduler.run(), name="kube-scheduler")
@@ -111,44 +110,22 @@ async def scheduling(client: KubeClient, extender: FakeExtender) -> AsyncIterato
         await server.stop(1.0)
 
 
-@pytest.fixture
-async def kubeconfig(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Path]:
-    """Return the kubeconfig of the embedded API server, or of a real one if requested."""
-    if getattr(request, "param", "embedded") == "real":
-        async with real_api_server(tmp_path) as real:
-            yield real.kubeconfig(tmp_path / "kubeconfig")
-    else:
-        async with ApiServer.start() as api:
-            yield api.kubeconfig(tmp_path / "kubeconfig")
-
-
-on_both = pytest.mark.parametrize(
-    "kubeconfig", ["embedded", pytest.param("real", marks=pytest.mark.e2e)], indirect=True
-)
-
-
-@pytest.fixture
-async def client(kubeconfig: Path) -> AsyncIterator[KubeClient]:
-    async with connect(kubeconfig) as client:
-        yield client
-
-
-async def node_of(client: KubeClient, name: str) -> str:
-    pod = await client.get_object(PODS, name, namespace="default")
+async def node_of(kube: KubeClient, name: str) -> str:
+    pod = await kube.get_object(PODS, name, namespace="default")
     node: str = pod["spec"].get("nodeName", "")
     return node
 
 
-async def until_bound(client: KubeClient, name: str) -> str:
+async def until_bound(kube: KubeClient, name: str) -> str:
     async def bound() -> bool:
-        return bool(await node_of(client, name))
+        return bool(await node_of(kube, name))
 
     await until(bound, what=f"{name} is bound")
-    return await node_of(client, name)
+    return await node_of(kube, name)
 
 
-async def events_of(client: KubeClient, name: str) -> list[tuple[str, str]]:
-    listing = await client.list(EVENTS, namespace="default")
+async def events_of(kube: KubeClient, name: str) -> list[tuple[str, str]]:
+    listing = await kube.list(EVENTS, namespace="default")
     events = [decode_object(raw) for raw in listing.items]
     return [
         (event["reason"], event["message"])
@@ -157,24 +134,24 @@ async def events_of(client: KubeClient, name: str) -> list[tuple[str, str]]:
     ]
 
 
-async def until_event(client: KubeClient, pod: str, *, reason: str) -> str:
+async def until_event(kube: KubeClient, pod: str, *, reason: str) -> str:
     async def there() -> bool:
-        return any(why == reason for why, _ in await events_of(client, pod))
+        return any(why == reason for why, _ in await events_of(kube, pod))
 
     await until(there, what=f"{reason} of {pod}")
-    return next(text for why, text in await events_of(client, pod) if why == reason)
+    return next(text for why, text in await events_of(kube, pod) if why == reason)
 
 
 async def test_it_asks_filter_prioritize_and_bind_as_kube_scheduler_does(
-    client: KubeClient,
+    kube: KubeClient,
 ) -> None:
     for name in ("a", "b"):
-        await register(client, a_sharing_node(name))
+        await register(kube, a_sharing_node(name))
     extender = FakeExtender(scores={"a": 2, "b": 9})
 
-    async with scheduling(client, extender):
-        await client.create(PODS, a_gpu_pod("p"))
-        assert await until_bound(client, "p") == "b"
+    async with scheduling(kube, extender):
+        await kube.create(PODS, a_gpu_pod("p"))
+        assert await until_bound(kube, "p") == "b"
 
     filtered, prioritized, bound = (args for _, args in extender.asked)
     assert extender.verbs() == ["filter", "prioritize", "bind"]
@@ -184,28 +161,26 @@ async def test_it_asks_filter_prioritize_and_bind_as_kube_scheduler_does(
     assert prioritized["Pod"] == filtered["Pod"]
     uid = filtered["Pod"]["metadata"]["uid"]
     assert bound == {"PodName": "p", "PodNamespace": "default", "PodUID": uid, "Node": "b"}
-    assert ("Scheduled", "Successfully assigned default/p to b") in await events_of(client, "p")
+    assert ("Scheduled", "Successfully assigned default/p to b") in await events_of(kube, "p")
 
 
-@on_both
 async def test_a_pod_that_wants_no_gpu_memory_is_bound_without_the_extender(
-    client: KubeClient,
+    kube: KubeClient,
 ) -> None:
-    await register(client, a_sharing_node("a"))
+    await register(kube, a_sharing_node("a"))
     plain = a_pod("plain")
     plain["spec"]["schedulerName"] = names.SCHEDULER_NAME
     extender = FakeExtender()
 
-    async with scheduling(client, extender):
-        await client.create(PODS, plain, namespace="default")
-        assert await until_bound(client, "plain") == "a"
+    async with scheduling(kube, extender):
+        await kube.create(PODS, plain, namespace="default")
+        assert await until_bound(kube, "plain") == "a"
 
     assert extender.asked == []
 
 
-@on_both
 async def test_nodes_that_cannot_take_the_pod_are_not_asked_about_and_the_event_says_why(
-    client: KubeClient,
+    kube: KubeClient,
 ) -> None:
     closed = a_sharing_node("closed")
     closed["spec"] = {"unschedulable": True}
@@ -213,12 +188,12 @@ async def test_nodes_that_cannot_take_the_pod_are_not_asked_about_and_the_event_
     tainted["spec"] = {"taints": [{"key": "dedicated", "value": "x", "effect": "NoSchedule"}]}
     small = a_sharing_node("small", cards=some_cards("small", count=1, mib=800))
     for node in (closed, tainted, small):
-        await register(client, node)
+        await register(kube, node)
     extender = FakeExtender()
 
-    async with scheduling(client, extender):
-        await client.create(PODS, a_gpu_pod("p", mib=2000))
-        message = await until_event(client, "p", reason="FailedScheduling")
+    async with scheduling(kube, extender):
+        await kube.create(PODS, a_gpu_pod("p", mib=2000))
+        message = await until_event(kube, "p", reason="FailedScheduling")
 
         assert message == (
             "0/3 nodes are available: 1 Insufficient fracgpu.io/gpu-mem, "
@@ -227,56 +202,56 @@ async def test_nodes_that_cannot_take_the_pod_are_not_asked_about_and_the_event_
         assert extender.asked == []
 
         async def noted() -> bool:
-            pod = await client.get_object(PODS, "p", namespace="default")
+            pod = await kube.get_object(PODS, "p", namespace="default")
             conditions = {
                 condition["type"]: condition for condition in pod["status"].get("conditions", ())
             }
             return bool(conditions.get("PodScheduled", {}).get("message") == message)
 
         await until(noted, what="the condition PodScheduled")
-        await client.patch(NODES, "closed", {"spec": {"unschedulable": None}})
-        assert await until_bound(client, "p") == "closed"
+        await kube.patch(NODES, "closed", {"spec": {"unschedulable": None}})
+        assert await until_bound(kube, "p") == "closed"
 
 
 async def test_the_extenders_reasons_reach_the_event_and_news_bring_the_pod_back(
-    client: KubeClient,
+    kube: KubeClient,
 ) -> None:
-    await register(client, a_sharing_node("a"))
+    await register(kube, a_sharing_node("a"))
     extender = FakeExtender(passes=lambda _: False)
 
-    async with scheduling(client, extender):
-        await client.create(PODS, a_gpu_pod("p"))
-        message = await until_event(client, "p", reason="FailedScheduling")
+    async with scheduling(kube, extender):
+        await kube.create(PODS, a_gpu_pod("p"))
+        message = await until_event(kube, "p", reason="FailedScheduling")
         assert message == "0/1 nodes are available: 1 node(s) it dislikes."
 
         extender.passes = lambda _: True
-        await client.patch(NODES, "a", {"metadata": {"annotations": {"seen": "yes"}}})
-        assert await until_bound(client, "p") == "a"
+        await kube.patch(NODES, "a", {"metadata": {"annotations": {"seen": "yes"}}})
+        assert await until_bound(kube, "p") == "a"
 
 
 @pytest.mark.parametrize("broken", ["bind", "http"])
 async def test_after_an_error_the_pod_is_tried_again_by_itself(
-    client: KubeClient, broken: str
+    kube: KubeClient, broken: str
 ) -> None:
-    await register(client, a_sharing_node("a"))
+    await register(kube, a_sharing_node("a"))
     extender = FakeExtender(
         bind_error="the card was taken" if broken == "bind" else "",
         status=503 if broken == "http" else 200,
     )
 
-    async with scheduling(client, extender):
-        await client.create(PODS, a_gpu_pod("p"))
-        message = await until_event(client, "p", reason="FailedScheduling")
+    async with scheduling(kube, extender):
+        await kube.create(PODS, a_gpu_pod("p"))
+        message = await until_event(kube, "p", reason="FailedScheduling")
         assert ("the card was taken" if broken == "bind" else "code 503") in message
 
         extender.bind_error, extender.status = "", 200
-        assert await until_bound(client, "p") == "a"
+        assert await until_bound(kube, "p") == "a"
 
 
-@on_both
 async def test_with_our_extender_every_pod_gets_an_exact_card(
-    client: KubeClient, kubeconfig: Path
+    kube: KubeClient, api: ApiServer, tmp_path: Path
 ) -> None:
+    kubeconfig = api.kubeconfig(tmp_path / "kubeconfig")
     listen, telemetry = free_ports(2)
     settings = SchedulerSettings(
         kubeconfig=str(kubeconfig),
@@ -286,23 +261,23 @@ async def test_with_our_extender_every_pod_gets_an_exact_card(
         drain_wait_s=0.0,
     )
     # The Lease needs its namespace.
-    await client.create(NAMESPACES, {"metadata": {"name": names.SYSTEM_NAMESPACE}})
+    await kube.create(NAMESPACES, {"metadata": {"name": names.SYSTEM_NAMESPACE}})
     for name in ("a", "b"):
-        await register(client, a_sharing_node(name, cards=some_cards(name, mib=24_000)))
+        await register(kube, a_sharing_node(name, cards=some_cards(name, mib=24_000)))
     url = f"http://127.0.0.1:{listen}"
     wanted = {f"p{n}": ((11_000, 8_000)[n % 2], 1 + (n == 5)) for n in range(10)}
 
     async with running_service(build(settings)), asyncio.TaskGroup() as group:
-        scheduler = KubeScheduler(client, SystemClock(), extender_url=url)
+        scheduler = KubeScheduler(kube, SystemClock(), extender_url=url)
         running = group.create_task(scheduler.run(), name="kube-scheduler")
         for name, (mib, cards) in wanted.items():
-            await client.create(PODS, a_gpu_pod(name, mib=mib, cards=cards))
+            await kube.create(PODS, a_gpu_pod(name, mib=mib, cards=cards))
         for name in wanted:
-            await until_bound(client, name)
+            await until_bound(kube, name)
         running.cancel()
 
     held: dict[str, int] = {}
-    for raw in (await client.list(PODS)).items:
+    for raw in (await kube.list(PODS)).items:
         pod = decode_pod_info(bytes(raw)).record
         mib, cards = wanted[pod.name]
         assert pod.assignment is not None
@@ -314,30 +289,30 @@ async def test_with_our_extender_every_pod_gets_an_exact_card(
     assert max(held.values()) <= 24_000
 
 
-async def all_tried(client: KubeClient, count: int) -> bool:
-    pods = [decode_object(bytes(raw)) for raw in (await client.list(PODS)).items]
+async def all_tried(kube: KubeClient, count: int) -> bool:
+    pods = [decode_object(bytes(raw)) for raw in (await kube.list(PODS)).items]
     tried = [pod for pod in pods if pod["spec"].get("nodeName") or pod["status"].get("conditions")]
     return len(tried) == count
 
 
 async def test_an_expression_that_is_no_cel_is_said_on_the_pod(tmp_path: Path) -> None:
-    async with ApiServer.start(port=0) as api, connect(api.kubeconfig(tmp_path / "k")) as client:
+    async with ApiServer.start(port=0) as api, connect(api.kubeconfig(tmp_path / "k")) as kube:
         scheduler = KubeScheduler(
-            client, SystemClock(), extender_url=None, scheduler_name="default-scheduler"
+            kube, SystemClock(), extender_url=None, scheduler_name="default-scheduler"
         )
-        await client.create(DEVICE_CLASSES, {"metadata": {"name": CLASS}, "spec": {}})
-        await register(client, a_sharing_node("n", cards=()))
-        await client.create(RESOURCE_SLICES, a_device_slice("n", a_device("gpu-a")))
+        await kube.create(DEVICE_CLASSES, {"metadata": {"name": CLASS}, "spec": {}})
+        await register(kube, a_sharing_node("n", cards=()))
+        await kube.create(RESOURCE_SLICES, a_device_slice("n", a_device("gpu-a")))
         claim = a_device_claim("c", a_request(expression="1 =="))
-        await client.create(RESOURCE_CLAIMS, claim, namespace="default")
-        await client.create(PODS, a_pod_with_claim("p", "c"), namespace="default")
+        await kube.create(RESOURCE_CLAIMS, claim, namespace="default")
+        await kube.create(PODS, a_pod_with_claim("p", "c"), namespace="default")
 
         async with asyncio.TaskGroup() as group:
             running = group.create_task(scheduler.run())
-            await until(lambda: all_tried(client, 1), what="the pod has been tried")
+            await until(lambda: all_tried(kube, 1), what="the pod has been tried")
             running.cancel()
 
-        pod = await client.get_object(PODS, "p", namespace="default")
+        pod = await kube.get_object(PODS, "p", namespace="default")
         (condition,) = pod["status"]["conditions"]
         assert condition["reason"] == "SchedulerError"
         assert "CEL error in '1 =='" in condition["message"]
