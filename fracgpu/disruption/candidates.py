@@ -109,17 +109,22 @@ _PER_10_GIB: Final = 0.1  # reloading takes as long as the memory is large
 
 
 _STARTUP_S: Final = 300.0  # of which each costs a point
+_LONGEST_STARTUP_S: Final = 3600.0
 
 
 def startup_s(state: DisruptionState, candidate: PlacedPod) -> float:
-    """Return how long pods of a pod's owner take from their start to Ready; 0 if nothing tells."""
+    """Return how long pods of a pod's owner take from their start to Ready; 0 if nothing tells.
+
+    A pod is Ready since it was unready last, as all pods of a node are that was lost for a moment.
+    """
     pods = {pod.uid: pod.info for pod in (candidate, *state.pods_of(candidate.owner_uid))}
     took = [
         (pod.ready_at - pod.started_at).total_seconds()
         for pod in pods.values()
         if pod.ready_at and pod.started_at
     ]
-    return max(0.0, median(took)) if took else 0.0
+    took = [seconds for seconds in took if 0 <= seconds <= _LONGEST_STARTUP_S]
+    return median(took) if took else 0.0
 
 
 def disruption_cost(state: DisruptionState, candidate: PlacedPod, *, mib: int) -> float:

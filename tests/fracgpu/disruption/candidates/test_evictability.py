@@ -391,6 +391,17 @@ def test_the_cost_of_a_pod(facts: dict[str, Any], mib: int, points: float) -> No
 HASHED = {"pod-template-hash": "5d4f8c"}
 
 
+def test_a_pod_whose_node_was_lost_for_a_moment_has_not_taken_weeks_to_start() -> None:
+    start = NOON - timedelta(days=30)
+    flapped = a_placed_pod("a", started_at=start, ready_at=start + timedelta(days=20))
+    state = a_disruption_state(pods=[flapped])
+
+    assert startup_s(state, flapped) == 0
+    assert disruption_cost(state, flapped, mib=0) == disruption_cost(
+        state, a_placed_pod("new"), mib=0
+    )
+
+
 def test_what_an_owners_pods_take_to_be_ready_is_learnt_and_costs() -> None:
     def took(uid: str, seconds: float) -> PlacedPod:
         start = NOON - timedelta(hours=1)
