@@ -6,7 +6,7 @@ server is deploy/crds/moves.yaml.
 
 from datetime import UTC, datetime
 from enum import Enum
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -55,15 +55,25 @@ RESERVING: Final = frozenset(
 )
 
 
+_EARLIEST, _LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)
+_Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
+
+
 class _Shape(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """What all parts have in common: camel-cased keys, and defaults left out."""
 
     def __post_init__(self) -> None:
-        """Take a time without a zone, which the API server accepts from people, for UTC."""
+        """Take what the API server accepts from people: a time without a zone is UTC.
+
+        And one to which nothing can be added is the nearest to which something can.
+        """
         for field in self.__struct_fields__:
             value = getattr(self, field)
-            if isinstance(value, datetime) and value.tzinfo is None:
-                msgspec.structs.force_setattr(self, field, value.replace(tzinfo=UTC))
+            if isinstance(value, datetime):
+                zoned = value if value.tzinfo else value.replace(tzinfo=UTC)
+                taken = min(max(zoned, _EARLIEST), _LATEST)
+                if taken is not value:
+                    msgspec.structs.force_setattr(self, field, taken)
 
 
 class PodReference(_Shape, frozen=True, kw_only=True):
@@ -175,8 +185,8 @@ class MoveSpec(_Shape, frozen=True, kw_only=True):
     reserved_until: datetime
     source_denied_until: datetime
     beneficiary: Beneficiary | None = None
-    startup_s: float = 0.0
-    grace_s: float = 0.0
+    startup_s: _Seconds = 0.0
+    grace_s: _Seconds = 0.0
     approved: bool = False
     config_hash: str = ""
 

@@ -1,5 +1,6 @@
 """A Move's shape is its schema's, and nothing else decodes."""
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -74,10 +75,28 @@ def test_a_new_move_without_status_is_planned() -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [("mode", "Teleport"), ("reservedUntil", "soon"), ("pod", None)]
+    ("field", "value"),
+    [
+        ("mode", "Teleport"),
+        ("reservedUntil", "soon"),
+        ("pod", None),
+        ("graceS", 1e300),
+        ("startupS", -1),
+    ],
 )
 def test_what_is_no_move_is_refused_by_the_field(field: str, value: object) -> None:
     body = msgspec.to_builtins(move_of())
     body["spec"][field] = value
     with pytest.raises(WireError, match=rf"spec\.{field}"):
         decode_move(msgspec.json.encode(body))
+
+
+@pytest.mark.parametrize("at", ["9999-12-31T23:59:59Z", "0001-01-01T00:00:00"])
+def test_a_time_of_people_can_be_added_to(at: str) -> None:
+    body = msgspec.to_builtins(move_of())
+    body["status"] = {"phase": "Verifying", "phaseSince": at}
+
+    since = decode_move(msgspec.json.encode(body)).status.phase_since
+
+    assert since is not None
+    assert since - timedelta(days=365) < since < since + timedelta(days=365)
