@@ -7,7 +7,6 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from pathlib import Path
 
 from kube.client import DEFAULT_TIMEOUT_S, KubeClient
 from kube.credentials.in_cluster import HOST, SERVICE_ACCOUNT, in_cluster_server
@@ -104,10 +103,12 @@ async def connect_to(
 
 def _existing(where: str | os.PathLike[str]) -> str:
     """Return *where* (like ``$KUBECONFIG``, possibly several paths) with ``~`` expanded."""
-    paths = [Path(part).expanduser() for part in os.fspath(where).split(os.pathsep) if part]
-    if not any(path.is_file() for path in paths):
+    # Unlike pathlib's, these raise nothing: a home may be unknown, or another user's.
+    parts = os.fspath(where).split(os.pathsep)
+    paths = [os.path.expanduser(part) for part in parts if part]  # noqa: PTH111
+    if not any(map(os.path.isfile, paths)):
         raise AccessError(
-            f"no kubeconfig at {os.fspath(where)!r}; pass --kubeconfig, set KUBECONFIG, "
-            "or run inside a cluster"
+            f"no kubeconfig at {os.fspath(where)!r} that can be read; pass --kubeconfig, set "
+            "KUBECONFIG, or run inside a cluster"
         )
-    return os.pathsep.join(str(path) for path in paths)
+    return os.pathsep.join(paths)

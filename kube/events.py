@@ -162,7 +162,7 @@ class EventRecorder:
         now = self._clock.now().astimezone(UTC)
         stamp = now.strftime("%Y-%m-%dT%H:%M:%SZ")
         return {
-            "metadata": {"generateName": f"{regarding.name[:200]}."},
+            "metadata": {"generateName": f"{regarding.name[:200].rstrip('-.')}."},
             "involvedObject": regarding.reference(),
             "reason": reason,
             "message": _fitting(note),

@@ -64,8 +64,14 @@ async def test_a_kubeconfig_is_named_or_in_the_home_directory(
 
 
 async def test_without_any_kubeconfig_the_error_says_what_to_do(nowhere: Path) -> None:
-    with pytest.raises(AccessError, match=r"no kubeconfig at '~/\.kube/config'; pass --kube"):
+    with pytest.raises(AccessError, match=r"no kubeconfig at '~/\.kube/config' that can be read"):
         async with connect():
+            pass
+
+
+async def test_the_kubeconfig_of_nobodys_home_is_none(nowhere: Path) -> None:
+    with pytest.raises(AccessError, match="no kubeconfig at '~no-such-user/config'"):
+        async with connect("~no-such-user/config"):
             pass
 
 

@@ -1,6 +1,7 @@
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -69,6 +70,14 @@ async def test_an_event_says_who_what_when_and_why() -> None:
         "lastTimestamp": "2026-01-05T12:00:00Z",
         "count": 1,
     }
+
+
+async def test_a_long_name_is_cut_where_a_name_may_end() -> None:
+    long = replace(POD, name=f"{'a' * 199}-{'b' * 20}")
+    async with recording(answering(json_answer({}))) as (recorder, server):
+        await recorder.emit(long, reason="Moved", note="off a hot card")
+
+    assert sent(server)["metadata"] == {"generateName": f"{'a' * 199}."}
 
 
 async def test_an_event_on_a_node_goes_to_the_default_namespace() -> None:
