@@ -12,12 +12,10 @@ import pkgutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, cast
 
 from benchmarks.figure import Figure
 
-REPORT: Final = Path("bench-report.jsonl")
 _CALLED_WRONG: Final = 2
 
 
@@ -52,18 +50,13 @@ def find(package: str = "benchmarks") -> Mapping[str, Entry]:
     return entries
 
 
-def run(entries: Iterable[Entry], report: Path) -> int:
-    """Run the benchmarks one after the other; return how many figures were written."""
-    count = 0
-    with report.open("w") as file:
-        for entry in entries:
-            _print(f"measuring {entry.name} ...")
-            for figure in entry.figures():
-                count += 1
-                for stream in (file, sys.stdout):
-                    stream.write(figure.line() + "\n")
-                    stream.flush()
-    return count
+def run(entries: Iterable[Entry]) -> None:
+    """Run the benchmarks one after the other, and write their figures."""
+    for entry in entries:
+        _print(f"measuring {entry.name} ...")
+        for figure in entry.figures():
+            sys.stdout.write(figure.line() + "\n")
+            sys.stdout.flush()
 
 
 def main(argv: Sequence[str]) -> int:
@@ -71,7 +64,6 @@ def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="default: all quick ones")
     parser.add_argument("--list", action="store_true", help="list the benchmarks")
-    parser.add_argument("--report", type=Path, default=REPORT, help=f"default {REPORT}")
     options = parser.parse_args(argv)
     entries = find()
     if options.list:
@@ -85,8 +77,7 @@ def main(argv: Sequence[str]) -> int:
     chosen = [entries[name] for name in options.names] or [
         entry for entry in entries.values() if not entry.slow
     ]
-    count = run(chosen, options.report)
-    _print(f"{count} figures in {options.report}")
+    run(chosen)
     return 0
 
 

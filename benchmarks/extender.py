@@ -23,7 +23,7 @@ from benchmarks.fixtures.live_extender import LiveExtender, live_extender
 from benchmarks.fixtures.mixed_api import mixed_pending_pod, unseen_pending_pod
 from benchmarks.fixtures.objects import a_pending_pod, node_name
 
-_SIZES: Final = (1_000, 2_000, 5_000)
+_SIZES: Final = (1_000, 5_000)
 _PODS_PER_NODE: Final = 20
 _CALLS: Final = 400
 _BEST: Final = 10
@@ -50,20 +50,17 @@ async def _measured(nodes: int) -> Sequence[Figure]:
     with tempfile.TemporaryDirectory() as folder:
         async with live_extender(Path(folder), nodes=nodes, pods_per_node=_PODS_PER_NODE) as live:
             found.append(_figure(f"start_mixed_{nodes}_nodes", live.started_s, "s", ""))
-            # Right after the start nearly nothing is known yet.
-            found += [figure async for figure in _placed(live, nodes, "cold", mixed_pending_pod)]
             await asyncio.sleep(_START_FORGOTTEN_S)
             for label, pod_of in (("mixed", mixed_pending_pod), ("unseen", unseen_pending_pod)):
                 found += [figure async for figure in _placed(live, nodes, label, pod_of)]
             pause_ms = await live.longest_pause_s() * 1000
             found += [
                 _figure(f"longest_pause_mixed_{nodes}_nodes", pause_ms, "ms", "of the event loop"),
-                _figure(f"rss_after_mixed_{nodes}_nodes", live.rss_mib, "MiB", ""),
                 _figure(f"peak_rss_mixed_{nodes}_nodes", live.peak_mib, "MiB", ""),
             ]
             found += await _watched(live, nodes)
             if nodes == _SIZES[0]:
-                found += await _preempt(live)
+                found.append(await _preempt(live))
     return found
 
 
@@ -90,7 +87,7 @@ async def _placed(
     took: dict[str, list[float]] = {"filter": [], "prioritize": [], "bind": []}
     # Of the listed pods every second one is of a kind that runs already.
     numbers = range(int(pod_of is unseen_pending_pod), 2 * _CALLS, 2)
-    first = {"cold": _CALLS, "watched": 2 * _CALLS}.get(label, 0)
+    first = 2 * _CALLS if label == "watched" else 0
     before_s = live.cpu_s
     async with Caller(live.port, live.trust) as caller:
         for number in numbers:
@@ -143,37 +140,15 @@ async def _timed(
     return json.loads(answer)
 
 
-async def _preempt(live: LiveExtender) -> Sequence[Figure]:
-    """Return how long preempt takes, and how long another request waits meanwhile."""
-    requests = [request_bytes("/preempt", _preempt_body(turn)) for turn in range(2 * _PREEMPTED)]
-    pod = {"kind": "Pod", "apiVersion": "v1", **a_pending_pod(0)}
-    one_node = {"Pod": pod, "Nodes": None, "NodeNames": [node_name(0)]}
-    small = request_bytes("/filter", json.dumps(one_node).encode())
-    took_ms: list[float] = []
-    waited_ms: list[float] = []
-
-    async def ask() -> None:
-        async with Caller(live.port, live.trust) as caller:
-            took_ms.extend([await caller.timed_ms(request) for request in requests[:_PREEMPTED]])
-
+async def _preempt(live: LiveExtender) -> Figure:
+    """Return how much CPU time preempt takes."""
     before_s = live.cpu_s
     async with Caller(live.port, live.trust) as caller:
-        for request in requests[_PREEMPTED:]:
-            await caller.timed_ms(request)
+        for turn in range(_PREEMPTED):
+            await caller.timed_ms(request_bytes("/preempt", _preempt_body(turn)))
     cpu_ms = 1000 * (live.cpu_s - before_s) / _PREEMPTED
-    async with Caller(live.port, live.trust) as other, asyncio.TaskGroup() as group:
-        await other.timed_ms(small)
-        asking = group.create_task(ask())
-        while not asking.done():
-            waited_ms.append(await other.timed_ms(small))
     note = f"{_PREEMPTABLE} nodes named, {_PODS_PER_NODE} pods each; keep-alive TLS"
-    name = f"preempt_{_PREEMPTABLE}_nodes"
-    return (
-        _figure(f"{name}_cpu", cpu_ms, "ms", "mean, with nobody else asking"),
-        _figure(f"{name}_p50", percentile(took_ms, 50), "ms", note),
-        _figure(f"{name}_others_p50", percentile(waited_ms, 50), "ms", note),
-        _figure(f"{name}_others_max", max(waited_ms), "ms", note),
-    )
+    return _figure(f"preempt_{_PREEMPTABLE}_nodes_cpu", cpu_ms, "ms", note)
 
 
 def _preempt_body(turn: int) -> bytes:

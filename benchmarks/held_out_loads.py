@@ -71,13 +71,6 @@ def levels(rng: _Rng) -> _Load:
     return load
 
 
-def square(rng: _Rng) -> _Load:
-    """A square wave with a period and a phase of its own."""
-    period = rng.uniform(60, 300)
-    at = np.arange(_TICKS) * _TICK_MIN + rng.uniform(0, period)
-    return np.where(at % period < 0.45 * period, 0.45, 0.05)
-
-
 def steady_then_random(rng: _Rng) -> _Load:
     """Steady until about noon, from then on like nothing before."""
     load, later = np.full(_TICKS, rng.uniform(0.05, 0.45)), exponential(rng, 60, 60, 0.42)
@@ -86,29 +79,11 @@ def steady_then_random(rng: _Rng) -> _Load:
     return load
 
 
-def small(rng: _Rng) -> _Load:
-    """A small pod, one of many on its card."""
-    return 0.5 * heavy_tailed(1.4, 15, 20)(rng)
-
-
-def large(rng: _Rng) -> _Load:
-    """A large pod: two of them at once want more than their card."""
-    return 1.6 * heavy_tailed(1.4, 15, 18)(rng)
-
-
 def bursts(rng: _Rng) -> _Load:
     """Bursts whose lengths follow Zipf's law: most are over at once, a few last for hours."""
     return on_and_off(
         rng, lambda: min(600.0, 4.0 * rng.zipf(1.8)), lambda: rng.exponential(45), 0.42, 0.04
     )
-
-
-def late(rng: _Rng) -> _Load:
-    """Idle for the first third of the day or more, then on and off."""
-    load, later = np.full(_TICKS, 0.05), heavy_tailed(1.5, 20, 25)(rng)
-    change = int(rng.uniform(0.3, 0.4) * _TICKS)
-    load[change:] = later[change:]
-    return load
 
 
 def _alone(load: Callable[[_Rng], _Load], *, cards: int, per: int) -> Callable[[Any, _Rng], Any]:
@@ -139,13 +114,8 @@ LOADS: Final[dict[str, Callable[[Any, _Rng], Any]]] = {
     "exponential": _alone(exponential, cards=24, per=4),
     "walks": _alone(walk, cards=30, per=3),
     "levels": _alone(levels, cards=30, per=4),
-    "squares": _alone(square, cards=30, per=3),
     "regime": _alone(steady_then_random, cards=30, per=3),
-    "small": _alone(small, cards=20, per=9),
-    "large": _alone(large, cards=24, per=2),
-    "few": _alone(heavy_tailed(1.4, 15, 20), cards=4, per=4),
     "bursts": _alone(bursts, cards=24, per=4),
-    "late": _alone(late, cards=24, per=4),
     "shared": shared,
 }
 

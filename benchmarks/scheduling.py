@@ -3,10 +3,8 @@
 The pods are pending before kube-scheduler starts. All figures are of the time from the first pod
 that is seen bound to the last one. A later beginning would flatter: kube-scheduler alone schedules
 faster than it binds, and may have done a third of its work by the time that a tenth is bound.
-Beside each rate stands the CPU time that each process spent for a pod, and how many cores that kept
-busy: where that is less than there are, kube-scheduler waited. Two runs of one kind may differ by
-half, so all kinds take turns several times; a figure is the median, and its note has the least and
-the greatest.
+Two runs of one kind may differ by half, so all kinds take turns several times; a figure is the
+median, and its note has the least and the greatest.
 Without KUBEBUILDER_ASSETS it only says that it needs them.
 """
 
@@ -18,15 +16,13 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.figure import Figure
 from benchmarks.fixtures.live_extender import SECRET, extender_process
-from benchmarks.fixtures.live_process import cpu_s
 from benchmarks.fixtures.objects import a_node, a_pending_pod
 from fracgpu import names
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
@@ -70,37 +66,14 @@ def figures() -> Iterator[Figure]:
         f"load average {os.getloadavg()[0]:.1f}"
     )
     for kind in _KINDS:
-        runs = [turn[kind] for turn in turns]
-        yield _figure(f"rate_{kind}", [run.rate for run in runs], "1/s", note)
-        for process in runs[0].cpu_ms:
-            used_ms = [run.cpu_ms[process] for run in runs]
-            yield _figure(f"cpu_{process}_{kind}", used_ms, "ms", f"for each pod; {note}")
-        yield _figure(f"busy_{kind}", [run.busy for run in runs], "cores", note)
+        yield _figure(f"rate_{kind}", [turn[kind] for turn in turns], "1/s", note)
     for kind in _FLAGS:
-        ratios = [turn[kind].rate / turn[_ALONE].rate for turn in turns]
+        ratios = [turn[kind] / turn[_ALONE] for turn in turns]
         yield _figure(f"rate_{kind}_to_alone", ratios, "ratio", note)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Run:
-    """What was measured with or without the extender.
-
-    Attributes:
-        rate: pods bound in a second.
-        cpu_ms: by process, the CPU time for each pod.
-    """
-
-    rate: float
-    cpu_ms: Mapping[str, float]
-
-    @property
-    def busy(self) -> float:
-        """How many cores all of them kept busy."""
-        return sum(self.cpu_ms.values()) * self.rate / 1000
-
-
-async def _run(assets: Path, flags: Sequence[str] | None) -> _Run:
-    """Return the figures with an extender that has these flags; None for kube-scheduler alone."""
+async def _run(assets: Path, flags: Sequence[str] | None) -> float:
+    """Return how many pods are bound in a second; *flags* None: by kube-scheduler alone."""
     with_extender = flags is not None
     async with AsyncExitStack() as stack:
         workdir = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -122,18 +95,11 @@ async def _run(assets: Path, flags: Sequence[str] | None) -> _Run:
             del written["extenders"]
         config = workdir / "kube-scheduler.json"
         config.write_text(json.dumps(written))
-
-        def used_s() -> Mapping[str, float]:
-            pids = {**api.pids, "extender": extender.process.pid, "benchmark": os.getpid()}
-            return {name: cpu_s(pid) for name, pid in pids.items()}
-
-        watcher = await stack.enter_async_context(
-            _watching(client, used_s, with_extender=with_extender)
-        )
+        watcher = await stack.enter_async_context(_watching(client, with_extender=with_extender))
         await api.start_scheduler(config)
         async with asyncio.timeout(_LIMIT_S):
             await watcher.done.wait()
-        return watcher.run()
+        return watcher.rate
 
 
 async def _prepare(client: KubeClient) -> None:
@@ -159,18 +125,16 @@ def _pod(number: int) -> dict[str, Any]:
 
 
 class _Watcher:
-    """Notes when the first and the last pod are seen bound, and the CPU time used by then.
+    """Notes when the first and the last pod are seen bound.
 
     Args:
-        used_s: returns the CPU time of each process so far, by name, in seconds.
         with_extender: whether each pod has to be bound with a card.
     """
 
-    def __init__(self, used_s: Callable[[], Mapping[str, float]], *, with_extender: bool) -> None:
-        self._used_s = used_s
+    def __init__(self, *, with_extender: bool) -> None:
         self._with_extender = with_extender
         self._bound: set[str] = set()
-        self._marks: list[tuple[float, Mapping[str, float]]] = []
+        self._marks_s: list[float] = []
         self.done = asyncio.Event()
 
     def take(self, change: Change[PodInfo]) -> None:
@@ -181,25 +145,20 @@ class _Watcher:
             raise RuntimeError(f"{pod.name} was bound without a card")
         self._bound.add(pod.name)
         if len(self._bound) in (1, _PODS):
-            self._marks.append((time.perf_counter(), self._used_s()))
+            self._marks_s.append(time.perf_counter())
         if len(self._bound) == _PODS:
             self.done.set()
 
-    def run(self) -> _Run:
-        """Return what was measured between the first pod and the last one."""
-        (began_s, before), (ended_s, after) = self._marks
-        count = _PODS - 1
-        return _Run(
-            rate=count / (ended_s - began_s),
-            cpu_ms={name: 1000 * (after[name] - before[name]) / count for name in before},
-        )
+    @property
+    def rate(self) -> float:
+        """Pods a second between the first pod and the last one."""
+        began_s, ended_s = self._marks_s
+        return (_PODS - 1) / (ended_s - began_s)
 
 
 @asynccontextmanager
-async def _watching(
-    client: KubeClient, used_s: Callable[[], Mapping[str, float]], *, with_extender: bool
-) -> AsyncIterator[_Watcher]:
-    watcher = _Watcher(used_s, with_extender=with_extender)
+async def _watching(client: KubeClient, *, with_extender: bool) -> AsyncIterator[_Watcher]:
+    watcher = _Watcher(with_extender=with_extender)
     informer = Informer(client, PODS, decode=decode_pod_info, on_change=watcher.take)
     async with asyncio.TaskGroup() as group:
         following = group.create_task(informer.run(), name="pods")

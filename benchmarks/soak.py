@@ -10,7 +10,6 @@ was after warm-up.
 
 import argparse
 import asyncio
-import json
 import os
 import random
 import ssl
@@ -19,15 +18,13 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.figure import Figure
-from benchmarks.fixtures.http_caller import Caller, request_bytes
 from benchmarks.fixtures.live_extender import SECRET, LiveExtender, extender_process
-from benchmarks.fixtures.live_process import fetch
 from benchmarks.fixtures.objects import a_node, a_pending_pod, a_pod, node_name
 from fracgpu import names
 from fracgpu.doctor.scheduling import EXTENDER_LEASE
@@ -38,6 +35,7 @@ from simulator.apiserver.apimachinery.storage import Key
 from simulator.apiserver.server import ApiServer
 from simulator.demo.client_certificate import client_context
 from simulator.envtest.extender_certificates import issue_extender_certificates
+from simulator.scheduler.extender_client import ExtenderClient, ExtenderError
 
 _PODS: Final = 50_000
 _MINUTES: Final = 30.0
@@ -50,24 +48,8 @@ _WARM_UP_S: Final = 90.0  # at least: the mix of pods is learnt once a minute
 _CHANGES: Final = (0.03, 0.06)
 _MOST_GROWTH: Final = 1.1
 _LEASE: Final = Key("leases.coordination.k8s.io", names.SYSTEM_NAMESPACE, EXTENDER_LEASE)
-_POLL_S: Final = 0.05
+_PAUSE_S: Final = 0.25
 _RETRIES: Final = 400
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
-    """The leader at one moment.
-
-    Attributes:
-        rss_mib: resident memory.
-        pause_s: the longest time that its event loop stood still in the last minute or two, as it
-            says itself.
-        answer_s: the longest time that it took to answer a probe since the last sample.
-    """
-
-    rss_mib: float
-    pause_s: float
-    answer_s: float
 
 
 @dataclass(slots=True)
@@ -85,7 +67,6 @@ class _Rig:
     replicas: Sequence[_Replica]
     trust: ssl.SSLContext
     logs: Path
-    answers_s: list[float] = field(default_factory=list)
 
     def leader(self) -> LiveExtender:
         """Return the replica that leads; the first that runs while none does.
@@ -113,24 +94,6 @@ class _Rig:
         replica.live = None
         await replica.stack.aclose()
 
-    async def sample(self) -> Sample:
-        leader = self.leader()
-        answers, self.answers_s = self.answers_s, []
-        return Sample(
-            rss_mib=leader.rss_mib,
-            pause_s=await leader.longest_pause_s(),
-            answer_s=max(answers, default=0.0),
-        )
-
-    async def probe(self) -> None:
-        """Ask the leader for a probe now and then, and note how long each answer took."""
-        while True:
-            began = time.perf_counter()
-            with suppress(OSError):  # between two leaders
-                await asyncio.to_thread(fetch, self.leader().telemetry_port, "livez")
-                self.answers_s.append(time.perf_counter() - began)
-            await asyncio.sleep(_POLL_S)
-
 
 def soak(*, pods: int, minutes: float, warm_up_s: float = _WARM_UP_S) -> Iterator[Figure]:
     """Yield the figures of one soak.
@@ -145,12 +108,10 @@ def soak(*, pods: int, minutes: float, warm_up_s: float = _WARM_UP_S) -> Iterato
         f"{len(_CHANGES)} leader changes; {os.cpu_count()} cores, "
         f"load average {os.getloadavg()[0]:.1f}"
     )
-    for when, sample in (("after_warm_up", first), ("at_end", last)):
-        yield _figure(f"rss_{when}", sample.rss_mib, "MiB", note)
-        yield _figure(f"longest_answer_{when}", 1000 * sample.answer_s, "ms", note)
-        yield _figure(f"longest_pause_{when}", 1000 * sample.pause_s, "ms", note)
+    yield _figure("rss_after_warm_up", first, "MiB", note)
+    yield _figure("rss_at_end", last, "MiB", note)
     yield _figure("rate", bound / took_s, "1/s", note)
-    yield _figure("rss_growth", last.rss_mib / first.rss_mib, "ratio", note)
+    yield _figure("rss_growth", last / first, "ratio", note)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -180,26 +141,21 @@ def fault_of(figures: Iterable[Figure]) -> str:
     return ""
 
 
-async def _soak(pods: int, limit_s: float, warm_up_s: float) -> tuple[Sample, Sample, int, float]:
+async def _soak(pods: int, limit_s: float, warm_up_s: float) -> tuple[float, float, int, float]:
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fg-soak-")))
         rig = await stack.enter_async_context(_rig(folder))
-        group = await stack.enter_async_context(asyncio.TaskGroup())
-        probing = group.create_task(rig.probe(), name="probe")
         began = time.monotonic()
-        try:
-            first, last = await _run(rig, pods, limit_s, warm_up_s)
-        finally:
-            probing.cancel()
+        first, last = await _run(rig, pods, limit_s, warm_up_s)
         return first, last, pods, time.monotonic() - began
 
 
-async def _run(rig: _Rig, pods: int, limit_s: float, warm_up_s: float) -> tuple[Sample, Sample]:
-    """Let *pods* come and go within *limit_s*; return the leader after warm-up and at the end."""
+async def _run(rig: _Rig, pods: int, limit_s: float, warm_up_s: float) -> tuple[float, float]:
+    """Let *pods* come and go; return the leader's MiB after warm-up and at the end."""
     chosen = random.Random(1)  # noqa: S311 - sizes of pods, no secret
     changes = {round(pods * share) for share in _CHANGES}
     living: deque[dict[str, Any]] = deque()
-    first: Sample | None = None
+    first: float | None = None
     started = 0
     began = time.monotonic()
     async with _Placer(rig) as placer:
@@ -217,11 +173,10 @@ async def _run(rig: _Rig, pods: int, limit_s: float, warm_up_s: float) -> tuple[
                 await rig.kube.delete(PODS, gone["name"], namespace=gone["namespace"], grace_s=0)
             warm = number >= pods * _WARM_UP and time.monotonic() - began >= warm_up_s
             if warm and not started:
-                await rig.sample()  # what came before is not part of the longest answer
                 started = number
             if first is None and started and number >= started + pods * _WARM_UP:
-                first = await rig.sample()
-    last = await rig.sample()
+                first = rig.leader().rss_mib
+    last = rig.leader().rss_mib
     if first is None:
         raise RuntimeError(f"it was over before the warm-up of {warm_up_s:g} s was")
     return first, last
@@ -233,7 +188,8 @@ class _Placer:
     def __init__(self, rig: _Rig) -> None:
         self._rig = rig
         self._names = [node_name(number) for number in range(_NODES)]
-        self._caller: Caller | None = None
+        self._connection = AsyncExitStack()
+        self._extender: ExtenderClient | None = None
 
     async def __aenter__(self) -> "_Placer":
         return self
@@ -251,51 +207,33 @@ class _Placer:
         problem = ""
         for _ in range(_RETRIES):
             try:
-                problem = await self._try(pod)
-            except OSError as error:
-                await self._close()
-                problem = str(error) or type(error).__name__
-            if not problem:
-                stored = await self._rig.kube.get_object(
-                    PODS, meta["name"], namespace=meta["namespace"]
-                )
-                if not stored["spec"].get("nodeName"):
-                    raise RuntimeError(f"{meta['name']} is said to be bound, and is not")
-                return stored
-            await asyncio.sleep(_POLL_S * 5)
+                await self._try(pod)
+            except ExtenderError as error:
+                problem = str(error)
+                await self._close()  # another replica may lead
+                await asyncio.sleep(_PAUSE_S)
+                continue
+            stored = await self._rig.kube.get_object(
+                PODS, meta["name"], namespace=meta["namespace"]
+            )
+            if not stored["spec"].get("nodeName"):
+                raise RuntimeError(f"{meta['name']} is said to be bound, and is not")
+            return stored
         raise RuntimeError(f"{meta['name']} was not placed: {problem}; see {self._rig.logs}")
 
-    async def _try(self, pod: dict[str, Any]) -> str:
-        args = {"Pod": pod, "Nodes": None, "NodeNames": self._names}
-        found = await self._ask("filter", args)
-        if found["Error"] or not found["NodeNames"]:
-            return str(found["Error"] or found["FailedNodes"])
-        meta = pod["metadata"]
-        binding = {
-            "PodName": meta["name"],
-            "PodNamespace": meta["namespace"],
-            "PodUID": meta["uid"],
-            "Node": found["NodeNames"][0],
-        }
-        return str((await self._ask("bind", binding))["Error"])
-
-    async def _ask(self, verb: str, args: dict[str, Any]) -> dict[str, Any]:
-        if self._caller is None:
-            self._caller = Caller(self._rig.leader().port, self._rig.trust)
-            await self._caller.connect()
-        body = request_bytes(f"/{verb}", json.dumps(args).encode())
-        status, answer = await self._caller.post(body)
-        if status != 200:  # noqa: PLR2004 - HTTP
-            raise OSError(f"{verb} was answered with {status}")
-        found: dict[str, Any] = json.loads(answer)
-        if found["Error"]:
-            await self._close()  # another replica may lead
-        return found
+    async def _try(self, pod: dict[str, Any]) -> None:
+        if self._extender is None:
+            url = f"https://127.0.0.1:{self._rig.leader().port}"
+            opened = ExtenderClient.open(url, tls=self._rig.trust)
+            self._extender = await self._connection.enter_async_context(opened)
+        found = await self._extender.filter(pod, self._names)
+        if not found.passed:
+            raise ExtenderError(f"no node fits: {found.refused}")
+        await self._extender.bind(pod, found.passed[0])
 
     async def _close(self) -> None:
-        caller, self._caller = self._caller, None
-        if caller is not None:
-            await caller.close()
+        self._extender = None
+        await self._connection.aclose()
 
 
 async def _create(kube: KubeClient, pod: dict[str, Any]) -> dict[str, Any]:

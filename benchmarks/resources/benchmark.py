@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.figure import Figure, percentile
+from benchmarks.figure import Figure
 from benchmarks.fixtures.live_process import cpu_s, fetch, memory_mib
 from benchmarks.fixtures.objects import CARDS
 from benchmarks.resources.rig import POD_LABEL, ResourcesRig, open_resources_rig
@@ -77,7 +77,7 @@ async def measured(
                 assets, Path(folder), nodes=nodes, pods_per_node=PODS_PER_NODE
             ) as rig,
             _loaded(rig.kube) as load,
-            _scraped(rig.telemetry) as scrapes_s,
+            running(*(_scrape(port) for port in rig.telemetry.values())),
         ):
             await asyncio.sleep(warm_up_s)
             before = (load.created, load.placed)
@@ -93,12 +93,7 @@ async def measured(
         f"{rig.agent_pods} pods on the agent's node; {os.cpu_count()} cores, "
         f"load average {os.getloadavg()[0]:.0f}"
     )
-    found = [figure for name in peaks for figure in _of(name, nodes, peaks[name], uses[name], note)]
-    for share in (50, 95):
-        took_ms = 1000 * percentile(scrapes_s["deviceplugin"], share)
-        name = f"resources.deviceplugin_{nodes}_nodes_scrape_p{share}"
-        found.append(Figure(name=name, value=round(took_ms, 1), unit="ms", note=note))
-    return found
+    return [figure for name in peaks for figure in _of(name, nodes, peaks[name], uses[name], note)]
 
 
 def _of(role: str, nodes: int, peak: float, used: Sequence[float], note: str) -> Iterator[Figure]:
@@ -180,19 +175,10 @@ def _pod(name: str) -> dict[str, Any]:
     }
 
 
-@asynccontextmanager
-async def _scraped(telemetry: Mapping[str, int]) -> AsyncIterator[Mapping[str, list[float]]]:
-    """Scrape every role as Prometheus would while the block runs; yield how long each took."""
-    took_s: dict[str, list[float]] = {role: [] for role in telemetry}
-    async with running(*(_scrape(port, took_s[role]) for role, port in telemetry.items())):
-        yield took_s
-
-
-async def _scrape(port: int, took_s: list[float]) -> None:
+async def _scrape(port: int) -> None:
+    """Scrape a role as Prometheus would, until cancelled."""
     while True:
-        began_s = time.perf_counter()
         await asyncio.to_thread(fetch, port, "metrics")
-        took_s.append(time.perf_counter() - began_s)
         await asyncio.sleep(_SCRAPE_S)
 
 

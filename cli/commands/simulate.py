@@ -2,13 +2,12 @@
 
 It replays a trace (two CSV files), or the nodes and pods of the live cluster, through the product's
 own placement: pods arrive one by one in a random order, until they have requested 130 % of all
-cards, and none leaves. With ``--departures`` they come and go as well.
+cards, and none leaves.
 """
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final
 
 from cli.cluster import observe, with_cluster
@@ -16,15 +15,9 @@ from cli.flags import Parser, add_cluster_flags, encode, number
 from cli.main import CALLED_WRONG, DONE, complain
 from cli.printers.chart import svg_chart, text_chart
 from cli.printers.live import open_console, open_progress, show_lines
-from cli.printers.text import Line, departures_lines, replay_lines
+from cli.printers.text import Line, replay_lines
 from fracgpu.errors import counted
 from kube.client import KubeClient
-from simulator.replay.departures import (
-    POD_KINDS,
-    DeparturesResult,
-    late_ratio,
-    replay_departures,
-)
 from simulator.replay.policies import COMPARED, POLICIES, CpuPods
 from simulator.replay.replay import FULL_LOAD, ReplayResult, mean_curve, replay
 from simulator.replay.workload import ReplayWorkload, WorkloadError, of_cluster, read_trace
@@ -75,10 +68,6 @@ def _from_files(pods: Path, nodes: Path | None) -> ReplayWorkload:
 
 
 def _compare(workload: ReplayWorkload, options: argparse.Namespace) -> int:
-    try:
-        leaving = _with_departures(workload, options)
-    except WorkloadError as error:
-        return complain("simulate", f"--departures: {error}", code=CALLED_WRONG)
     console = open_console()
     seeds = range(options.seed, options.seed + options.seeds)
     outcomes: dict[str, list[ReplayResult]] = {policy: [] for policy in options.policy}
@@ -95,41 +84,18 @@ def _compare(workload: ReplayWorkload, options: argparse.Namespace) -> int:
         title = f"{_what(workload, options.seeds)}"
         options.plot.write_text(svg_chart(curves, title=title))
     if options.output.structured:
-        print(encode(replay_json(workload, outcomes, leaving), options.output))
+        print(encode(replay_json(workload, outcomes), options.output))
         return DONE
     show_lines(console, [Line(text=_what(workload, options.seeds)), Line(text="")])
     show_lines(console, replay_lines(outcomes))
-    if leaving:
-        show_lines(console, [Line(text="")])
-        show_lines(console, departures_lines(leaving, offered=options.departures))
     show_lines(console, (Line(text=text) for text in ("", *text_chart(curves))))
     if options.plot is not None:
         show_lines(console, [Line(text=""), Line(text=f"chart written to {options.plot}")])
     return DONE
 
 
-def _with_departures(
-    workload: ReplayWorkload, options: argparse.Namespace
-) -> Mapping[str, Sequence[DeparturesResult]]:
-    """Return the results of each policy where pods leave; nothing if that is not wanted.
-
-    Raises:
-        WorkloadError: no pod has a lifetime.
-    """
-    if options.departures is None:
-        return {}
-    ratio = options.departures / 100
-    seeds = range(options.seed, options.seed + options.seeds)
-    return {
-        policy: [replay_departures(workload, policy, seed=seed, load_ratio=ratio) for seed in seeds]
-        for policy in options.policy
-    }
-
-
 def replay_json(
-    workload: ReplayWorkload,
-    outcomes: Mapping[str, Sequence[ReplayResult]],
-    leaving: Mapping[str, Sequence[DeparturesResult]] = MappingProxyType({}),
+    workload: ReplayWorkload, outcomes: Mapping[str, Sequence[ReplayResult]]
 ) -> dict[str, Any]:
     """Return the results as JSON."""
     return {
@@ -145,21 +111,9 @@ def replay_json(
                 ],
                 "refused": [result.refused for result in results],
                 "curve": [round(percent, 3) for percent in mean_curve(results)],
-                **({"departures": _departures_json(leaving[policy])} if leaving else {}),
             }
             for policy, results in outcomes.items()
         ],
-    }
-
-
-def _departures_json(results: Sequence[DeparturesResult]) -> dict[str, Any]:
-    return {
-        "allocatedPercent": [round(result.allocated_percent, 3) for result in results],
-        "latePercent": {
-            kind: round(100 * late_ratio(results, kind), 3)
-            for kind in POD_KINDS
-            if any(result.arrived[kind] for result in results)
-        },
     }
 
 
@@ -232,13 +186,6 @@ def arguments() -> argparse.ArgumentParser:
         default=CpuPods.KUBE_SCHEDULER.value,
         help="who places pods without cards: kube-scheduler by its default, as in a cluster, "
         "or the policy, as in published studies (default kube-scheduler)",
-    )
-    parser.add_argument(
-        "--departures",
-        type=number(int, 1, 130),
-        metavar="PERCENT",
-        help="let pods leave as well, as their lifetimes say (columns scheduled_time and "
-        "deletion_time), and keep that share of all cards requested",
     )
     parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="write the curves as SVG")
     add_cluster_flags(parser)

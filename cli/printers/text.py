@@ -14,7 +14,6 @@ from fracgpu.explain.answers import (
     PodVerdict,
     Suggestion,
 )
-from simulator.replay.departures import LATE_S, POD_KINDS, DeparturesResult, late_ratio
 from simulator.replay.replay import ReplayResult
 
 _MOST_HOLDERS = 6
@@ -91,28 +90,6 @@ def replay_lines(outcomes: Mapping[str, Sequence[ReplayResult]]) -> Iterator[Lin
     yield Line(
         text="share of all card memory allocated once so much of it was requested; spread: between "
         "orders of arrival, at 100 %",
-        tone=Tone.QUIET,
-    )
-
-
-def departures_lines(
-    outcomes: Mapping[str, Sequence[DeparturesResult]], *, offered: int
-) -> Iterator[Line]:
-    """Yield a simulation in which pods leave as a table: what is allocated, and who waits long."""
-    kinds = [
-        kind
-        for kind in POD_KINDS
-        if any(result.arrived[kind] for results in outcomes.values() for result in results)
-    ]
-    heads = "".join(f"{kind:>15}" for kind in kinds)
-    yield Line(text=f"{'policy':<14}{'allocated':>10}{heads}", tone=Tone.HEAD)
-    for policy, results in outcomes.items():
-        allocated = sum(result.allocated_percent for result in results) / len(results)
-        late = "".join(f"{late_ratio(results, kind):>15.1%}" for kind in kinds)
-        yield Line(text=f"{policy:<14}{allocated:>8.2f} %{late}")
-    yield Line(
-        text=f"pods leave again: allocated on average while {offered} % of all card memory is "
-        f"requested, and pods that waited longer than {LATE_S / 60:.0f} minutes",
         tone=Tone.QUIET,
     )
 

@@ -114,10 +114,6 @@ class ApiServer:
         self.store.compact()
         self._rest.lister.forget()
 
-    def end_watches(self) -> None:
-        """End every watch stream, as the real server does from time to time."""
-        self.store.end_subscriptions()
-
     def kubeconfig(self, path: Path, *, user: str = "kubernetes-admin") -> Path:
         """Write a kubeconfig for *user* (any name is accepted) and return *path*."""
         ca_file = None

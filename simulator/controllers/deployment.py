@@ -1,13 +1,12 @@
-"""Keeps one ReplicaSet for a Deployment's current template and scales earlier ones down.
+"""Keeps one ReplicaSet for a Deployment's current template, and none of the pods of earlier ones.
 
-Source: k8s.io/kubernetes pkg/controller/deployment: rolling.go, recreate.go, sync.go. Rollback,
-pausing and proportional scaling are left out.
+Source: k8s.io/kubernetes pkg/controller/deployment/sync.go. Old and new pods change places at once,
+whatever the strategy; rollback and pausing are left out as well.
 """
 
 from __future__ import annotations
 
 import hashlib
-import math
 from typing import TYPE_CHECKING, Final
 
 from kube.errors import AlreadyExists
@@ -21,7 +20,7 @@ from simulator.controllers.controller import (
     owner_reference,
 )
 from simulator.controllers.pods import is_terminating
-from simulator.objects import Json, encode, format_time, thaw
+from simulator.objects import Json, encode, thaw
 
 if TYPE_CHECKING:
     from kube.objects import ObjectKey
@@ -56,16 +55,9 @@ class DeploymentController:
         if current is None:
             current = await self._create(owner)
             owned.append(current)
-        earlier = [
-            replicaset
-            for replicaset in owned
-            if replicaset["metadata"]["uid"] != current["metadata"]["uid"]
-        ]
-        if owner["spec"]["strategy"]["type"] == "Recreate":
-            await self._recreate(owner, current, earlier)
-        else:
-            await self._roll(owner, current, earlier)
-        await self._cluster.write_status(DEPLOYMENTS, owner, self._status(owner, current, owned))
+        for each in owned:
+            await self._scale(each, owner["spec"]["replicas"] if each is current else 0)
+        await self._cluster.write_status(DEPLOYMENTS, owner, _status(owner, current, owned))
 
     async def _create(self, owner: Json) -> Json:
         template = thaw(owner["spec"]["template"])
@@ -91,32 +83,6 @@ class DeploymentController:
                 raise  # the name belongs to another owner's ReplicaSet; only the log can say so
             return found
 
-    async def _recreate(self, owner: Json, current: Json, earlier: list[Json]) -> None:
-        for old in earlier:
-            await self._scale(old, 0)
-        if not any((old.get("status") or {}).get("replicas") for old in earlier):
-            await self._scale(current, owner["spec"]["replicas"])
-
-    async def _roll(self, owner: Json, current: Json, earlier: list[Json]) -> None:
-        wanted = owner["spec"]["replicas"]
-        rolling = owner["spec"]["strategy"]["rollingUpdate"]
-        surge = _share(rolling["maxSurge"], wanted, round_up=True)
-        unavailable = _share(rolling["maxUnavailable"], wanted, round_up=False)
-        if surge == 0 and unavailable == 0:
-            unavailable = 1
-        others = sum(old["spec"]["replicas"] for old in earlier)
-        mine = min(wanted, max(current["spec"]["replicas"], wanted + surge - others))
-        await self._scale(current, mine)
-        available = (current.get("status") or {}).get("availableReplicas", 0)
-        # Replicas of the new one that are not available yet do not count.
-        spare = others + min(available, mine) - (wanted - unavailable)
-        for old in sorted(
-            earlier, key=lambda replicaset: replicaset["metadata"]["creationTimestamp"]
-        ):
-            less = max(0, min(spare, old["spec"]["replicas"]))
-            await self._scale(old, old["spec"]["replicas"] - less)
-            spare -= less
-
     async def _scale(self, replicaset: Json, replicas: int) -> None:
         if replicaset["spec"]["replicas"] == replicas:
             return
@@ -128,36 +94,16 @@ class DeploymentController:
             namespace=meta["namespace"],
         )
 
-    def _status(self, owner: Json, current: Json, owned: list[Json]) -> Json:
-        def total(field: str, sets: list[Json]) -> int:
-            return sum((replicaset.get("status") or {}).get(field, 0) for replicaset in sets)
 
-        wanted, available = owner["spec"]["replicas"], total("availableReplicas", owned)
-        counts = {
-            "replicas": total("replicas", owned),
-            "updatedReplicas": total("replicas", [current]),
-            "readyReplicas": total("readyReplicas", owned),
-            "availableReplicas": available,
-            "unavailableReplicas": max(0, wanted - available),
-            "observedGeneration": owner["metadata"]["generation"],
-        }
-        rolling = owner["spec"]["strategy"].get("rollingUpdate") or {}
-        unavailable = _share(rolling.get("maxUnavailable", 0), wanted, round_up=False)
-        enough = available >= wanted - unavailable
-        condition = {
-            "type": "Available",
-            "status": "True" if enough else "False",
-            "reason": "MinimumReplicasAvailable" if enough else "MinimumReplicasUnavailable",
-        }
-        before = (owner.get("status") or {}).get("conditions") or []
-        kept = next((other for other in before if other["type"] == "Available"), None)
-        if kept is not None and kept["status"] == condition["status"]:
-            condition = kept
-        else:
-            moment = format_time(self._cluster.clock.now())
-            condition |= {"lastTransitionTime": moment, "lastUpdateTime": moment}
-        others = [other for other in before if other["type"] != "Available"]
-        return {**{k: v for k, v in counts.items() if v}, "conditions": [*others, condition]}
+def _status(owner: Json, current: Json, owned: list[Json]) -> Json:
+    counts = {
+        field: sum((each.get("status") or {}).get(field, 0) for each in owned)
+        for field in ("replicas", "readyReplicas", "availableReplicas")
+    }
+    counts["updatedReplicas"] = (current.get("status") or {}).get("replicas", 0)
+    counts["observedGeneration"] = owner["metadata"]["generation"]
+    # The API server omits zeroes; with them the status would always differ.
+    return {field: count for field, count in counts.items() if count}
 
 
 def _template_of(replicaset: Json) -> Json:
@@ -175,11 +121,3 @@ def _hash(template: Json) -> str:
         number, letter = divmod(number, len(_ALPHABET))
         letters.append(_ALPHABET[letter])
     return "".join(letters)
-
-
-def _share(amount: int | str, total: int, *, round_up: bool) -> int:
-    """Return 2, or "25%" of *total*, as a count."""
-    if isinstance(amount, int):
-        return amount
-    exact = int(amount.removesuffix("%")) * total / 100
-    return math.ceil(exact) if round_up else math.floor(exact)

@@ -5,7 +5,7 @@ Source: k8s.io/kubernetes pkg/controller/replicaset and controller_ref_manager.g
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from kube.objects import ObjectKey
 
 log = structlog.get_logger()
-
-_BURST: Final = 500  # pods created or deleted in one pass, as in the real one
 
 
 class ReplicaSetController:
@@ -123,14 +121,14 @@ class ReplicaSetController:
     async def _scale(self, owner: Json, active: list[Json]) -> KubeError | None:
         """Create or delete pods; return why one could not be created."""
         missing = owner["spec"]["replicas"] - len(active)
-        for _ in range(min(missing, _BURST)):
+        for _ in range(missing):
             pod = from_template(owner["spec"]["template"], kind=REPLICASETS, owner=owner)
             pod["metadata"]["generateName"] = f"{owner['metadata']['name']}-"
             try:
                 await self._cluster.create_pod(REPLICASETS, owner, pod)
             except KubeError as error:
                 return error
-        surplus = sorted(active, key=deletion_rank)[: max(0, -missing)][:_BURST]
+        surplus = sorted(active, key=deletion_rank)[: max(0, -missing)]
         for pod in surplus:
             await delete_pod(self._cluster.client, pod)
         return None

@@ -5,13 +5,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from fracgpu import names
+from simulator.kubelet.pod_worker import BUSY_KEY, USED_KEY
 
 NAMESPACE: Final = "demo"
-
-# Read by the simulated kubelet: the share of one card's time (0..1) that the pod would use alone.
-BUSY_KEY: Final = "simulator.fracgpu.io/busy"
-# Read by it as well: how much memory the pod wants, in MiB.
-USED_KEY: Final = "simulator.fracgpu.io/used-mib"
 
 # The pod that wants more memory than its share, and is resized.
 GREEDY: Final = "greedy"

@@ -24,6 +24,8 @@ from simulator.kubelet.pod_status import KubeletPod, number, pod_status
 
 log = structlog.get_logger()
 
+# Annotations of a pod: the share of a card's time (0..1) that it would use alone, the MiB that it
+# wants, and the seconds after which it has ended.
 BUSY_KEY: Final = "simulator.fracgpu.io/busy"
 USED_KEY: Final = "simulator.fracgpu.io/used-mib"
 DURATION_KEY: Final = "simulator.fracgpu.io/duration-s"

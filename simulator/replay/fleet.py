@@ -1,6 +1,6 @@
 """The fleet as it fills: the product's own ledger and node matrix, with CPU and host memory."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -49,14 +49,6 @@ class FleetState:
         self.cpu_capacity = self.cpu_milli.copy()
         self.used_mib = 0
         self._placed = 0
-        self._listeners: list[Callable[[int, int], None]] = []
-
-    def on_change(self, listener: Callable[[int, int], None]) -> None:
-        """Call *listener* for each pod with cards with its place and the MiB that it takes.
-
-        The MiB are negative when they are given back.
-        """
-        self._listeners.append(listener)
 
     def candidates(self, pod: ReplayPod) -> IntArray:
         """Return the places, ascending, of nodes with the CPU and host memory for a pod."""
@@ -84,8 +76,8 @@ class FleetState:
             raise LookupError(f"{self.names[place]} is not in the ledger; no node leaves a replay")
         return node_info
 
-    def take(self, pod: ReplayPod, place: int, assignment: Assignment) -> str:
-        """Place a pod on a node's cards, and return the UID by which it is released.
+    def take(self, pod: ReplayPod, place: int, assignment: Assignment) -> None:
+        """Place a pod on a node's cards, for good.
 
         Raises:
             ValueError: a policy chose cards, CPU or memory without enough room.
@@ -104,27 +96,10 @@ class FleetState:
         bound = PodAllocation(pod_uid=str(self._placed), node=name, by_card=holds)
         self._ledger.observe(bound)
         self.bound_pods.put(BoundPod(namespace="", name=pod.name, host=pod.host, allocation=bound))
-        self._use(place, sum(card_slice.mib for card_slice in holds.values()))
+        self.used_mib += sum(card_slice.mib for card_slice in holds.values())
         over = [uuid for uuid in holds if self.node_info(place).cards[uuid].free_mib < 0]
         if over:
             raise ValueError(f"{pod.name} was put on card {over[0]}, which has no room for it")
-        return bound.pod_uid
-
-    def release(self, pod: ReplayPod, place: int, uid: str) -> None:
-        """Free what a pod took."""
-        self.cpu_milli[place] += pod.host.cpu_milli
-        self.memory_mib[place] += pod.host.memory_mib
-        held = self._ledger.observed.get(uid)
-        self._ledger.remove_pod(uid)
-        self.bound_pods.remove(uid)
-        if held is not None:
-            self._use(place, -sum(card_slice.mib for card_slice in held.by_card.values()))
-
-    def _use(self, place: int, mib: int) -> None:
-        self.used_mib += mib
-        if mib:
-            for listener in self._listeners:
-                listener(place, mib)
 
 
 def _room(node: NodeCards, amount: int) -> int:

@@ -7,11 +7,9 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from fracgpu.placement.node_matrix import WHOLE_CARD_MILLI
 from fracgpu.placement.outcome import Placement
 from fracgpu.placement.placement import NO_CHOOSERS, Choosers, choose_cards
 from fracgpu.placement.policies.least_waste.order import LeastWasteOrder
-from fracgpu.placement.policies.least_waste.turnover import Weights
 from fracgpu.request.need import Strategy
 from fracgpu.state.allocation import Assignment
 from fracgpu.state.snapshot import NodeInfo
@@ -33,10 +31,6 @@ class ReplayPolicy(Protocol):
         """Return the node's place in the fleet and the cards, or None if nothing fits."""
         ...
 
-    def update(self) -> None:
-        """Note that pods have started or ended."""
-        ...
-
 
 class FirstFit:
     """The first node that fits, and its tightest cards: the baseline of the other policies."""
@@ -53,9 +47,6 @@ class FirstFit:
             return most_cpu_left(self._state, places.tolist()), {}
         first = int(places[0])
         return first, _cards(self._state.node_info(first), pod, Strategy.PACK)
-
-    def update(self) -> None:
-        pass
 
 
 class ByScore:
@@ -78,15 +69,9 @@ class ByScore:
         best = int(places[int(score.argmax())])
         return best, _cards(state.node_info(best), pod, self._strategy)
 
-    def update(self) -> None:
-        pass
-
 
 class ByLeastWaste:
-    """``least-waste`` as in the extender, with the workload's mix known beforehand.
-
-    Whether pods leave it learns as it goes, as the extender does.
-    """
+    """``least-waste`` as in the extender, with the workload's mix known beforehand."""
 
     def __init__(self, state: FleetState, workload: ReplayWorkload, cpu_pods: CpuPods) -> None:
         self._state = state
@@ -95,15 +80,12 @@ class ByLeastWaste:
         self._order.expect(pod.demand for pod in workload.pods)
         self._order.learn_now()
         self._choosers = {Strategy.LEAST_WASTE: self._order}
-        state.on_change(self._count)
-
-    @property
-    def weights(self) -> Weights:
-        """What counts how much now, by whether pods leave."""
-        return self._order.turnover.weights
 
     def choose(self, pod: ReplayPod) -> tuple[int, Assignment] | None:
         state = self._state
+        state.matrix.refresh(now=NOW)
+        if self._order.outdated:  # a server looks every minute
+            self._order.learn_now()
         places, by_cards = state.feasible(pod, strategy=Strategy.LEAST_WASTE)
         if not len(places):
             return None
@@ -115,19 +97,6 @@ class ByLeastWaste:
         best = 0 if quality is None else int(quality.argmax())
         place_ = int(places[best])
         return place_, _cards(state.node_info(place_), pod, Strategy.LEAST_WASTE, self._choosers)
-
-    def update(self) -> None:
-        self._state.matrix.refresh(now=NOW)
-        if self._order.outdated:  # a server looks every minute
-            self._order.learn_now()
-
-    def _count(self, place: int, taken_mib: int) -> None:
-        """Count a pod towards the turnover: one that is moved starts and ends, as in a cluster."""
-        cards = self._state.node_info(place).cards.values()
-        size_mib = max(card_info.card.capacity_mib for card_info in cards)
-        milli = abs(taken_mib) * WHOLE_CARD_MILLI // size_mib
-        turnover = self._order.turnover
-        (turnover.started if taken_mib > 0 else turnover.ended)(milli)
 
 
 def most_cpu_left(state: FleetState, places: Sequence[int]) -> int:

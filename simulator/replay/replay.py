@@ -71,7 +71,6 @@ def replay(
         else:
             place, assignment = choice
             state.take(pod, place, assignment)
-            chooser.update()
         if number % _TELL_EVERY == 0:
             tell(number / len(pods))
     curve.append(FULL_LOAD * state.used_mib / capacity)

@@ -28,7 +28,7 @@ from fracgpu.units import Mib
 # A trace counts in thousandths of a card; each stands for this many MiB, to avoid rounding.
 _MIB_PER_MILLI: Final = 80
 _NODE_COLUMNS: Final = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
-_MOST: Final = 10**15  # of milli-CPUs, MiB or seconds; far more than any machine or trace has
+_MOST: Final = 10**15  # of milli-CPUs or MiB; far more than any machine or trace has
 _POD_COLUMNS: Final = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
 
 
@@ -42,14 +42,12 @@ class ReplayPod:
 
     Attributes:
         demand: the same in the terms of ``least-waste``.
-        life_s: how long it ran; None if the source does not say.
     """
 
     name: str
     need: PodNeed | None
     host: HostResources
     demand: Demand
-    life_s: float | None = None
 
     @property
     def mib(self) -> int:
@@ -209,17 +207,7 @@ def _pod(entry: tuple[str, Mapping[str, str]]) -> ReplayPod:
         share_milli=milli,
         models=frozenset(model_key(model) for model in models) or None,
     )
-    return ReplayPod(
-        name=row["name"], need=need, host=host, demand=demand, life_s=_life_s(where, row)
-    )
-
-
-def _life_s(where: str, row: Mapping[str, str]) -> float | None:
-    """Return the time from scheduling to deletion; None for a pod that was never scheduled."""
-    if not row.get("scheduled_time") or not row.get("deletion_time"):
-        return None
-    began, ended = (float(_figure(where, row, key)) for key in ("scheduled_time", "deletion_time"))
-    return max(ended - began, 1.0)
+    return ReplayPod(name=row["name"], need=need, host=host, demand=demand)
 
 
 def _of_pod(pod: PodInfo, need: PodNeed, host: HostResources, cards: Sequence[Card]) -> ReplayPod:

@@ -1,6 +1,6 @@
 """Every supported version of Kubernetes serves every field of every object that ships.
 
-The table is made by ``tools/kubernetes_fields.py``. A field that a version does not know would be
+The table is made by ``kubernetes_fields.py``. A field that a version does not know would be
 dropped there without a word, by ``kubectl apply`` as by the API server.
 """
 
@@ -70,7 +70,7 @@ def test_each_supported_version_serves_what_ships(folder: str, minor: int) -> No
         if body["apiVersion"].startswith(("cert-manager.io/", "monitoring.coreos.com/")):
             continue  # served by cert-manager and the Prometheus operator
         path = f"{body['kind']} {body['metadata']['name']}"
-        assert definition_of(body) in FIELDS, "add it to ROOTS in tools/kubernetes_fields.py"
+        assert definition_of(body) in FIELDS, "add it to ROOTS in kubernetes_fields.py"
         assert list(unknown(body, definition_of(body), minor=minor, path=path)) == []
 
 

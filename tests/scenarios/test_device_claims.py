@@ -67,7 +67,7 @@ async def test_a_burst_is_placed_whole_although_leaders_are_killed_and_the_api_i
             made += draw.randrange(3, 12)
             await until(lambda: has_claims(world, made), what=f"{made} claims")  # noqa: B023
             api.compact()  # whoever watches must list again
-            api.end_watches()
+            api.store.end_subscriptions()
             await world.kill(name)
             world.start_leader(name)
             assert await world.overbooked() == []

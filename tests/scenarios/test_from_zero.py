@@ -41,10 +41,10 @@ from simulator.apiserver.apimachinery.patches import (
     merge_patch,
     strategic_merge_patch,
 )
-from simulator.autoscaler.cluster_autoscaler import ClusterAutoscaler, NodeGroup, template_of
 from simulator.scheduler.filters import constraints_of, misfits, usage_of
 from tests.deviceplugin.builders import an_inventory
 from tests.fakes.clock import NOON, VirtualClock
+from tests.fakes.cluster_autoscaler import ClusterAutoscaler, NodeGroup, template_of
 from tests.webhook.builders import RULES, Json, a_pod, judged, stored
 from webhook.admission.verdict import Patched
 from webhook.admission_config import parse_admission

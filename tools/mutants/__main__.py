@@ -49,9 +49,6 @@ def main(argv: Sequence[str]) -> int:
         help=f"a file or folder of Python (default: {' '.join(DECISIONS)})",
     )
     parser.add_argument(
-        "--jobs", type=int, default=os.cpu_count() or 1, help="mutants tested at once"
-    )
-    parser.add_argument(
         "--share",
         type=_share,
         default=1.0,
@@ -64,7 +61,6 @@ def main(argv: Sequence[str]) -> int:
         metavar="PATH",
         help="the tests to run (default: those of each module's room)",
     )
-    parser.add_argument("--seed", type=int, default=0, help="of the draw (default: 0)")
     options = parser.parse_args(argv)
     if missing := [
         name for name in (*options.modules, *options.tests) if not (ROOT / name).exists()
@@ -76,9 +72,8 @@ def main(argv: Sequence[str]) -> int:
         ROOT / _COPY,
         options.modules,
         tests=options.tests,
-        jobs=options.jobs,
+        jobs=os.cpu_count() or 1,
         share=options.share,
-        seed=options.seed,
     )
 
 

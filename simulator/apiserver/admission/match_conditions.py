@@ -2,7 +2,7 @@
 
 The ``cel`` library knows the standard functions and macros; ``join`` and ``findAll`` are added.
 Other functions of Kubernetes' own (optional fields ``.?``, ``quantity()``, ``authorizer``) it does
-not know: `fault` names them, and a condition that needs those fails, never skipped.
+not know: a condition that needs those fails, and is never skipped.
 """
 
 from __future__ import annotations
@@ -18,31 +18,11 @@ if TYPE_CHECKING:
 
     from simulator.objects import Json
 
-_FUNCTIONS: Final = frozenset({
-    "has", "size", "exists", "exists_one", "all", "map", "filter", "startsWith", "endsWith",
-    "contains", "matches", "string", "int", "uint", "double", "bool", "type", "dyn", "in",
-    "join", "findAll",
-})  # fmt: skip
 _VARIABLES: Final = frozenset({"object", "oldObject", "request"})
-_STRING: Final = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
-_CALL: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)\s*\(")
 
 
 class ConditionError(Exception):
     """A condition could not be evaluated on this request."""
-
-
-def fault(expression: str) -> str:
-    """Return why *expression* cannot be evaluated here; empty when it can."""
-    try:
-        _compiled(expression)
-    except ValueError as error:
-        return f"compilation failed: {error}"
-    called = _CALL.findall(_STRING.sub("''", expression))
-    unknown = sorted(set(called) - _FUNCTIONS)
-    if unknown:
-        return f"compilation failed: undeclared reference to {', '.join(unknown)} (simulator)"
-    return ""
 
 
 def all_hold(conditions: Sequence[Json], variables: Mapping[str, Any]) -> bool:

@@ -240,22 +240,6 @@ def expired(message: str) -> ApiError:
     return ApiError(HTTPStatus.GONE, "Expired", message)
 
 
-def too_large_version(*, asked: int, current: int) -> ApiError:
-    """Return the 504 to a revision that does not exist yet."""
-    message = f"Too large resource version: {asked}, current: {current}"
-    return ApiError(
-        HTTPStatus.GATEWAY_TIMEOUT,
-        "Timeout",
-        f"Timeout: {message}",
-        details={
-            "causes": [
-                {"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}
-            ],
-            "retryAfterSeconds": 1,
-        },
-    )
-
-
 def too_many_requests(message: str, *, retry_after_s: int, cause: str) -> ApiError:
     """Return the 429 to an eviction that a disruption budget forbids; *cause* describes it."""
     details: Json = {"causes": [{"reason": "DisruptionBudget", "message": cause}]}
@@ -272,11 +256,6 @@ def internal(message: str) -> ApiError:
         f"Internal error occurred: {message}",
         details={"causes": [{"message": message}]},
     )
-
-
-def plain_failure(message: str) -> ApiError:
-    """Return a 500 without a reason, as the server does for errors without a status."""
-    return ApiError(HTTPStatus.INTERNAL_SERVER_ERROR, "", message)
 
 
 def unsupported_media_type(message: str, *, details: Json | None = None) -> ApiError:

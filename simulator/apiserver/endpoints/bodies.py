@@ -9,7 +9,6 @@ from simulator.apiserver.apimachinery.errors import (
     StatusCause,
     bad_request,
     invalid,
-    plain_failure,
     unprocessable_patch,
     unsupported_media_type,
 )
@@ -78,7 +77,7 @@ def apply_patch(content_type: str, value: Json, patch: Any) -> Json:
     """Return a patched copy of *value*.
 
     Raises:
-        ApiError: 422, 400 or 500, as the API server answers.
+        ApiError: 422 or 400, as the API server answers.
     """
     try:
         match content_type:
@@ -92,8 +91,6 @@ def apply_patch(content_type: str, value: Json, patch: Any) -> Json:
         raise unprocessable_patch() from error
     except patches.BadPatchError as error:
         raise bad_request(f"error decoding patch: {error}") from error
-    except patches.MergeError as error:
-        raise plain_failure(str(error)) from error
     if not isinstance(patched, dict):
         raise bad_request(f"the patched object is {type(patched).__name__}; want an object")
     return patched

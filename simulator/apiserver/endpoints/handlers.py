@@ -279,7 +279,6 @@ def _list_options(target: Target, request: Request) -> ListOptions:
     query = request.query
     return ListOptions(
         selection=_selection(target, request),
-        at=_revision(query.get("resourceVersion") or "0"),
         limit=_number(query, "limit"),
         token=query.get("continue", ""),
     )

@@ -7,7 +7,7 @@ import binascii
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from simulator.apiserver.apimachinery.errors import bad_request, expired, too_large_version
+from simulator.apiserver.apimachinery.errors import bad_request, expired
 from simulator.apiserver.apimachinery.request_info import ListSelection
 from simulator.apiserver.endpoints.bodies import encoded_item
 from simulator.objects import decode, encode
@@ -21,10 +21,9 @@ _SNAPSHOTS: Final = 100  # paged lists that are kept until they are finished; ol
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListOptions:
-    """A list request. ``at`` is the requested resourceVersion."""
+    """A list request."""
 
     selection: ListSelection = field(default_factory=ListSelection)
-    at: int = 0
     limit: int = 0
     token: str = ""
 
@@ -41,7 +40,7 @@ class Lister:
         """Return a list object as JSON.
 
         Raises:
-            ApiError: 410 for an expired token, 504 for a future revision.
+            ApiError: 410 for an expired token.
         """
         if options.token:
             revision, found = self._resume(options.token)
@@ -63,11 +62,10 @@ class Lister:
         self._rests.clear()
 
     def _start(self, resource: Resource, options: ListOptions) -> tuple[int, list[Stored]]:
-        current = self._store.revision
-        if options.at > current:
-            raise too_large_version(asked=options.at, current=current)
         found = self._store.list(resource.qualified, options.selection.namespace)
-        return current, [stored for stored in found if options.selection.matches(stored.object)]
+        return self._store.revision, [
+            stored for stored in found if options.selection.matches(stored.object)
+        ]
 
     def _remember(self, revision: int, rest: list[Stored]) -> str:
         self._next_id += 1

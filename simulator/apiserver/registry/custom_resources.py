@@ -1,27 +1,21 @@
 """The resources served at a moment: the fixed ones, and those of custom resource definitions.
 
 Source: k8s.io/apiextensions-apiserver pkg/apiserver/customresource_handler.go and
-pkg/registry/customresource. A definition has one version here, and is served at once.
+pkg/registry/customresource. Of a definition the first version alone is served, at once.
 """
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Final
 
 from simulator.apiserver.apimachinery import resources
-from simulator.apiserver.apimachinery.errors import StatusCause
 from simulator.apiserver.apimachinery.resources import DEFINITIONS, Resource
-from simulator.apiserver.registry.schemas import unknown_keywords
 from simulator.objects import Json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from simulator.apiserver.apimachinery.storage import Store
-
-
-_PLAIN_PATH: Final = re.compile(r"(\.\w+)+")
 
 
 class ServedResources:
@@ -81,23 +75,6 @@ def defined_by(definition: Json) -> Resource:
     )
 
 
-def definition_faults(definition: Json) -> list[StatusCause]:
-    """Return what a definition wants that this server cannot do."""
-    versions = definition["spec"]["versions"]
-    if len(versions) > 1:
-        return [_invalid("spec.versions", "this server serves one version of a custom resource")]
-    schema = (versions[0].get("schema") or {}).get("openAPIV3Schema")
-    if not isinstance(schema, dict) or "properties" not in schema:
-        return [_invalid("spec.versions[0].schema.openAPIV3Schema", "want properties")]
-    for number, column in enumerate(versions[0].get("additionalPrinterColumns") or ()):
-        if not _PLAIN_PATH.fullmatch(column.get("jsonPath", "")):
-            where = f"spec.versions[0].additionalPrinterColumns[{number}].jsonPath"
-            return [_invalid(where, "this server evaluates only paths like .spec.name")]
-    unknown = ", ".join(sorted(unknown_keywords(schema)))
-    field = "spec.versions[0].schema.openAPIV3Schema"
-    return [_invalid(field, f"this server does not evaluate {unknown}")] if unknown else []
-
-
 def established(moment: str) -> Json:
     """Return the status of a definition that is served."""
     return {
@@ -118,7 +95,3 @@ _CONDITIONS: Final = (
     ("NamesAccepted", "NoConflicts", "no conflicts found"),
     ("Established", "InitialNamesAccepted", "the initial names have been accepted"),
 )
-
-
-def _invalid(field: str, words: str) -> StatusCause:
-    return StatusCause(field=field, reason="FieldValueInvalid", message=f"Invalid value: {words}")

@@ -6,7 +6,6 @@ PrepareForCreate methods of pkg/registry; only what FracGPU can notice.
 
 from __future__ import annotations
 
-import base64
 from typing import TYPE_CHECKING, Any, Final
 
 from fracgpu.k8s import quantity
@@ -287,10 +286,6 @@ def _configmap(value: Json) -> None:
 
 def _secret(value: Json) -> None:
     value.setdefault("type", "Opaque")
-    clear = value.pop("stringData", None)
-    if clear:
-        encoded = {k: base64.b64encode(str(v).encode()).decode() for k, v in clear.items()}
-        value["data"] = {**(value.get("data") or {}), **encoded}
 
 
 def _webhook_defaults(webhook: Json) -> None:

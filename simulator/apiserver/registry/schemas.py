@@ -1,7 +1,7 @@
 """Structural schemas of custom resources: pruning and validation.
 
-Source: k8s.io/apiextensions-apiserver pkg/apiserver/{schema,validation}. Only the keywords in
-``_KEYWORDS`` are known, and of validation rules only ``self == oldSelf``.
+Source: k8s.io/apiextensions-apiserver pkg/apiserver/{schema,validation}. Only the keywords
+of our own definitions are evaluated, and of validation rules only ``self == oldSelf``.
 """
 
 from __future__ import annotations
@@ -15,12 +15,8 @@ from simulator.objects import Json, encode
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-UNCHANGED_RULE: Final = "self == oldSelf"
+_UNCHANGED: Final = "self == oldSelf"
 _RULES: Final = "x-kubernetes-validations"
-_KEYWORDS: Final = frozenset({
-    "description", "type", "format", "enum", "required", "properties", "items", "minLength",
-    "maxLength", "minimum", "maximum", "minItems", "maxItems", _RULES,
-})  # fmt: skip
 _TYPES: Final[dict[str, tuple[type, ...]]] = {
     "object": (dict,),
     "array": (list,),
@@ -31,18 +27,6 @@ _TYPES: Final[dict[str, tuple[type, ...]]] = {
 }
 _SHOWN: Final = {str: "string", bool: "boolean", int: "integer", float: "float64"}
 _ROOT: Final = frozenset({"apiVersion", "kind", "metadata"})
-
-
-def unknown_keywords(schema: Json) -> set[str]:
-    """Return what a schema contains that this module does not evaluate."""
-    found = set(schema) - _KEYWORDS
-    found |= {f"{_RULES}: {rule['rule']}" for rule in schema.get(_RULES) or []
-              if rule["rule"] != UNCHANGED_RULE}  # fmt: skip
-    for inner in (schema.get("properties") or {}).values():
-        found |= unknown_keywords(inner)
-    if "items" in schema:
-        found |= unknown_keywords(schema["items"])
-    return found
 
 
 def prune(schema: Json, value: Json) -> None:
@@ -152,7 +136,7 @@ def _amount(schema: Json, path: str, value: float) -> Iterator[StatusCause]:
 
 def _changed(schema: Json, path: str, value: Any, before: Any) -> Iterator[StatusCause]:
     for rule in schema.get(_RULES) or []:
-        if value != before:
+        if rule["rule"] == _UNCHANGED and value != before:
             yield _fault(path, "Invalid", f"Invalid value: {rule.get('message', rule['rule'])}")
     if isinstance(value, dict) and isinstance(before, dict):
         for name, inner in (schema.get("properties") or {}).items():

@@ -17,7 +17,6 @@ from simulator.apiserver.apimachinery.errors import (
     ApiError,
     bad_request,
     conflict,
-    plain_failure,
     too_many_requests,
     wrong_uid,
     wrong_version,
@@ -49,12 +48,8 @@ async def bind(registry: Registry, target: Target, binding: Json, context: Conte
     _check_name(meta, target, "Binding")
     node = (binding.get("target") or {}).get("name")
     if not node:
-        raise plain_failure("target.name: Required value")
-    if (binding["target"].get("kind") or "Node") != "Node":
-        raise plain_failure(
-            f'target.kind: Unsupported value: "{binding["target"]["kind"]}": supported values: '
-            '"Node", "<empty>"'
-        )
+        why = "target.name: Required value"
+        raise ApiError(HTTPStatus.INTERNAL_SERVER_ERROR, "", why)
     await _admit_create(registry, target, ("", "v1", "Binding"), binding, context)
 
     def assign(pod: Json) -> Json:

@@ -14,7 +14,6 @@ from fracgpu.k8s.selectors import label_selector
 from simulator.apiserver.apimachinery import resources
 from simulator.apiserver.apimachinery.errors import StatusCause
 from simulator.apiserver.registry import schemas
-from simulator.apiserver.registry.custom_resources import definition_faults
 from simulator.apiserver.registry.defaults import containers_of, pod_specs
 from simulator.objects import Json, encode, labels, thaw
 
@@ -159,8 +158,6 @@ def _content(resource: Resource, value: Json) -> Iterator[StatusCause]:
             yield from _selects_its_template(value["spec"])
         case resources.EVENTS.qualified:
             yield from _event(value)
-        case resources.DEFINITIONS.qualified:
-            yield from definition_faults(value)
         case _:
             pass
 

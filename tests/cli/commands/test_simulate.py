@@ -51,53 +51,6 @@ def test_json_holds_every_seed_and_the_mean_curve(
     assert first["curve"][100] == pytest.approx(sum(at_full) / 3, abs=0.001)
 
 
-LIVES = """\
-name,cpu_milli,memory_mib,num_gpu,gpu_milli,scheduled_time,deletion_time
-half,1000,1000,1,500,0,4000
-whole,2000,2000,1,1000,0,6000
-pair,4000,4000,2,1000,100,2100
-"""
-
-
-def test_with_departures_the_table_says_who_waits_where_pods_leave(
-    trace: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    trace.write_text(LIVES)
-
-    assert main([str(trace), "--departures", "80", "--policy", "pack,least-waste"]) == DONE
-
-    lines = capsys.readouterr().out.splitlines()
-    table = lines.index("policy         allocated          share         1 card  several cards")
-    assert [line.split()[0] for line in lines[table + 1 : table + 3]] == ["pack", "least-waste"]
-    assert "while 80 % of all card memory is requested" in lines[table + 3]
-
-
-def test_with_departures_json_holds_both_worlds(
-    trace: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    trace.write_text(LIVES)
-    words = ["--departures", "80", "--policy", "pack", "--seeds", "2", "--json"]
-
-    assert main([str(trace), *words]) == DONE
-
-    (policy,) = json.loads(capsys.readouterr().out)["policies"]
-    assert len(policy["allocatedAtFullLoadPercent"]) == 2
-    allocated = policy["departures"]["allocatedPercent"]
-    assert len(allocated) == 2
-    assert all(0 < percent <= 100 for percent in allocated)
-    assert set(policy["departures"]["latePercent"]) == {"share", "1 card", "several cards"}
-
-
-def test_without_lifetimes_nobody_knows_when_pods_leave(
-    trace: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert (
-        fracgpu(["simulate", str(trace), "--departures", "80", "--policy", "pack"]) == CALLED_WRONG
-    )
-
-    assert "no pod has a scheduled_time and a deletion_time" in capsys.readouterr().err
-
-
 def test_the_curves_are_plotted_in_a_file(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     picture = trace.parent / "curves.svg"
 
@@ -152,8 +105,6 @@ def test_a_file_that_is_no_trace_is_named_with_its_line(
         ["pods.csv", "--live"],
         ["pods.csv", "--policy", "best"],
         ["pods.csv", "--seeds", "0"],
-        ["pods.csv", "--departures", "0"],
-        ["pods.csv", "--departures", "200"],
         ["nowhere.csv", "--nodes", "nowhere.csv"],
     ],
 )

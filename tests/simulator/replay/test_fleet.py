@@ -71,28 +71,3 @@ def test_a_policy_that_overbooks_a_node_is_caught() -> None:
 
 
 PODS_CSV = "name,cpu_milli,memory_mib,num_gpu,gpu_milli\np,{cpu},{memory},1,500\n"
-
-
-def test_each_pod_that_takes_or_gives_back_cards_is_told_with_its_own_node() -> None:
-    state = FleetState(a_trace().nodes)
-    changes: list[tuple[int, int]] = []
-    state.on_change(lambda place, mib: changes.append((place, mib)))
-    whole_card, half = PODS["whole"], PODS["half-0"]
-
-    uid = state.take(whole_card, 2, on("large-0/0", whole_card))
-    state.take(half, 0, on("small-0/0", half))
-    state.take(PODS["cpu"], 3, {})
-    state.release(whole_card, 2, uid)
-
-    assert changes == [(2, whole_card.mib), (0, half.mib), (2, -whole_card.mib)]
-
-
-def test_what_is_released_is_free_again() -> None:
-    state = FleetState(a_trace().nodes)
-    half = PODS["half-0"]
-    uid = state.take(half, 0, on("small-0/0", half))
-    state.release(half, 0, uid)
-
-    assert state.used_mib == 0
-    assert state.node_info(0).free_mib == 2 * 80_000
-    assert state.cpu_milli[0] == 32_000

@@ -1,13 +1,10 @@
 """Each policy chooses by its own rule, and only where the pod fits."""
 
-from dataclasses import replace
-
 import pytest
 
-from fracgpu.placement.policies.least_waste.turnover import FILLING, TURNING_OVER
 from fracgpu.request.need import Strategy
 from simulator.replay.fleet import FleetState
-from simulator.replay.policies import COMPARED, POLICIES, ByLeastWaste, CpuPods, ReplayPolicy
+from simulator.replay.policies import COMPARED, POLICIES, CpuPods, ReplayPolicy
 from simulator.replay.workload import ReplayPod, ReplayWorkload
 from tests.simulator.replay.trace import a_trace
 
@@ -30,7 +27,6 @@ def put(state: FleetState, policy: ReplayPolicy, pod: ReplayPod) -> tuple[int, s
     assert choice is not None
     place, assignment = choice
     state.take(pod, place, assignment)
-    policy.update()
     return place, {part.card for parts in assignment.values() for part in parts}
 
 
@@ -72,45 +68,6 @@ def test_a_pod_is_placed_as_long_as_it_fits_somewhere_and_never_afterwards(name:
 
     assert policy.choose(PODS["whole"]) is None
     assert len(put(state, policy, PODS["pair"])[1]) == 2
-
-
-def test_least_waste_notices_in_a_replay_that_pods_leave() -> None:
-    state, policy = a_policy("least-waste")
-    assert isinstance(policy, ByLeastWaste)
-    assert policy.weights == FILLING
-
-    for _ in range(60):
-        choice = policy.choose(PODS["whole"])
-        assert choice is not None
-        uid = state.take(PODS["whole"], *choice)
-        policy.update()
-        state.release(PODS["whole"], choice[0], uid)
-        policy.update()
-
-    assert policy.weights == TURNING_OVER
-
-
-def test_each_move_in_a_replay_counts_as_one_start_and_one_end() -> None:
-    state, policy = a_policy("least-waste")
-    assert isinstance(policy, ByLeastWaste)
-    pod = PODS["whole"]
-    choice = policy.choose(pod)
-    assert choice is not None
-    (place, assignment), uid = choice, state.take(pod, *choice)
-    (card,) = (part.card for parts in assignment.values() for part in parts)
-    other = next(uuid for uuid in state.node_info(place).cards if uuid != card)
-    there = {
-        container: tuple(replace(part, card=other) for part in parts)
-        for container, parts in assignment.items()
-    }
-
-    for target in [there, assignment] * 30:  # from one card to the other and back
-        moved = state.take(pod, place, target)
-        state.release(pod, place, uid)
-        uid = moved
-        policy.update()
-
-    assert policy.weights == TURNING_OVER
 
 
 @pytest.mark.parametrize("name", POLICIES)

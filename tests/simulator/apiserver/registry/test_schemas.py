@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from simulator.apiserver.registry.schemas import faults, unknown_keywords
+from simulator.apiserver.registry.schemas import faults
 from simulator.objects import Json
 
 
@@ -34,13 +34,3 @@ def test_a_value_outside_its_schema_is_a_fault_of_its_field(
     found = faults(schema_of(x=schema), {"spec": {"x": value}})
 
     assert [(fault.field, fault.reason) for fault in found] == [("spec.x", reason)]
-
-
-def test_a_keyword_that_is_not_evaluated_is_named() -> None:
-    rules = [{"rule": "self.a > 1"}]
-    schema = schema_of(
-        x={"type": "array", "items": {"type": "string", "pattern": "a+"}},
-        y={"type": "object", "x-kubernetes-validations": rules},
-    )
-
-    assert unknown_keywords(schema) == {"pattern", "x-kubernetes-validations: self.a > 1"}

@@ -1,4 +1,3 @@
-# ruff: noqa: INP001 - a script, not a package
 """Print which fields each version of Kubernetes serves, for tests/deploy/test_versions.py.
 
 The generated clients carry the fields of the API that they were made from: version N of
@@ -6,7 +5,7 @@ The generated clients carry the fields of the API that they were made from: vers
 
     pip install --no-deps --target /tmp/clients/30 kubernetes-asyncio==30.3.1
     ...
-    python tools/kubernetes_fields.py /tmp/clients > tests/deploy/kubernetes_fields.json
+    python tests/deploy/kubernetes_fields.py /tmp/clients > tests/deploy/kubernetes_fields.json
 
 Each definition is an object; each of its fields is the type and the minor version that first had it
 (the oldest of those compared for all that are older).

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from simulator.autoscaler.cluster_autoscaler import (
+from tests.fakes.cluster_autoscaler import (
     ClusterAutoscaler,
     Decision,
     NodeGroup,
