@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from fracgpu.cards.card import CardUuid
 from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources
+from fracgpu.placement.fit import Cards
 from fracgpu.placement.node_matrix import NodeMatrix
 from fracgpu.placement.outcome import NoPlacement, Placement
 from fracgpu.placement.placement import (
@@ -129,6 +130,11 @@ class SchedulerCore:
     def node(self, name: str) -> NodeInfo | None:
         """Return a node as it is now: the same object for as long as nothing of it changes."""
         return self.ledger.node(name, now=self._clock.now())
+
+    def cards_of(self, nodes: Sequence[str]) -> Cards:
+        """Return the cards of nodes as they are now, [row, card]."""
+        self.matrix.refresh(now=self._clock.now())
+        return self.matrix.cards(self.matrix.rows_of(nodes))
 
     def cards_on(self, pod: PodInfo, node: str) -> Placement | NoPlacement | None:
         """Return the cards that a Binding of the pod to *node* would assign.

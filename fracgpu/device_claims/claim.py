@@ -142,18 +142,28 @@ class DeviceClaim(msgspec.Struct, frozen=True, kw_only=True):
         return frozenset(card for request in self.requests for card in request.excluded)
 
     @property
+    def borrowing(self) -> frozenset[str]:
+        """The containers that it lets use more than they are guaranteed."""
+        requests = (one for one in self.requests if one.amounts and one.amounts.borrow_mib)
+        return frozenset(request.name for request in requests)
+
+    @property
     def first_choice(self) -> Assignment:
         """The first cards of each shortlist, which are on the best node; nothing if it is open."""
         if self.open:
             return {}
         return {
             request.name: tuple(
-                Slice(card=card, mib=request.amounts.mib, cores=request.amounts.cores)
-                for card in request.cards[: request.cards_wanted]
+                _slice(card, request.amounts) for card in request.cards[: request.cards_wanted]
             )
             for request in self.requests
             if request.amounts is not None
         }
+
+
+def _slice(card: CardUuid, amounts: CardAllocation) -> Slice:
+    own_limit_mib = amounts.limit_mib if amounts.borrow_mib else Mib(0)
+    return Slice(card=card, mib=amounts.mib, cores=amounts.cores, own_limit_mib=own_limit_mib)
 
 
 def assignment_of(claim: DeviceClaim, cards: Mapping[str, CardUuid]) -> Assignment:
@@ -176,7 +186,7 @@ def assignment_of(claim: DeviceClaim, cards: Mapping[str, CardUuid]) -> Assignme
         if any(part.card == card for part in slices):
             message = f"{claim.key} has device {one.device} twice for '{one.request}'"
             raise WireError(what=_WHAT, message=message)
-        slices.append(Slice(card=card, mib=one.amounts.mib, cores=one.amounts.cores))
+        slices.append(_slice(card, one.amounts))
     return {request: tuple(slices) for request, slices in found.items()}
 
 
@@ -192,9 +202,10 @@ def held_of_cards(
 
 
 def held_together(one: CardAllocation, other: CardAllocation) -> CardAllocation:
-    """Return what two parts of claims consume of a card; with claims nothing is lent."""
+    """Return what two parts of claims consume of a card."""
     return CardAllocation(
         mib=Mib(min(one.mib + other.mib, MAX_MIB)),
+        borrow_mib=Mib(one.borrow_mib + other.borrow_mib),
         cores=one.cores + other.cores,
         slots=one.slots + other.slots,
     )
@@ -302,6 +313,7 @@ def decode_claim(body: bytes) -> DeviceClaim:
     meta, allocation = wire.metadata, wire.status.allocation
     results = (allocation.devices.results if allocation and allocation.devices else None) or ()
     owners = [one for one in meta.owner_references or () if one.controller and one.kind == "Pod"]
+    managed = names.is_made_for_a_pod(meta.name) and bool(owners)
     return DeviceClaim(
         uid=meta.uid,
         namespace=meta.namespace,
@@ -309,10 +321,11 @@ def decode_claim(body: bytes) -> DeviceClaim:
         resource_version=meta.resource_version,
         created_at=meta.creation_timestamp,
         terminating=meta.deletion_timestamp is not None,
-        managed=names.is_made_for_a_pod(meta.name) and bool(owners),
+        managed=managed,
         owner=PodReference(name=owners[0].name, uid=owners[0].uid) if owners else None,
         requests=tuple(
-            _request(one) for one in (wire.spec.devices and wire.spec.devices.requests) or ()
+            _request(one, managed=managed)
+            for one in (wire.spec.devices and wire.spec.devices.requests) or ()
         ),
         allocated=allocation is not None,
         devices=tuple(
@@ -320,7 +333,7 @@ def decode_claim(body: bytes) -> DeviceClaim:
                 request=one.request.partition("/")[0],  # without the name of a subrequest
                 node=one.pool,
                 device=one.device,
-                amounts=_consumed(one.consumed_capacity),
+                amounts=_consumed(one.consumed_capacity, managed=managed),
             )
             for one in results
             if one.driver == names.DRA_DRIVER and not one.admin_access
@@ -334,7 +347,7 @@ def decode_claim(body: bytes) -> DeviceClaim:
     )
 
 
-def _request(wire: _Request) -> DeviceRequest:
+def _request(wire: _Request, *, managed: bool) -> DeviceRequest:
     exactly = wire.exactly
     if exactly is None:  # alternatives, which are none of ours
         return DeviceRequest(name=wire.name, device_class="", plain=False)
@@ -344,7 +357,7 @@ def _request(wire: _Request) -> DeviceRequest:
         name=wire.name,
         device_class=exactly.device_class_name,
         cards_wanted=exactly.count,
-        amounts=None if amounts is None else _amounts_of(amounts),
+        amounts=None if amounts is None else _amounts_of(amounts, managed=managed),
         cards=listed_cards(expressions[0]) if len(expressions) == 1 else (),
         excluded=frozenset(chain.from_iterable(map(excluded_cards, expressions))),
         plain=exactly.allocation_mode in ("", "ExactCount") and not exactly.admin_access,
@@ -356,14 +369,19 @@ def _request(wire: _Request) -> DeviceRequest:
     )
 
 
-def _consumed(amounts: _Amounts | None) -> CardAllocation:
+def _consumed(amounts: _Amounts | None, *, managed: bool) -> CardAllocation:
     """Return what was consumed of a device: all of it, where nothing says how much."""
-    return WHOLE_CARD if not amounts else _amounts_of(amounts)
+    return WHOLE_CARD if not amounts else _amounts_of(amounts, managed=managed)
 
 
-def _amounts_of(amounts: _Amounts) -> CardAllocation:
+def _amounts_of(amounts: _Amounts, *, managed: bool) -> CardAllocation:
+    """Return the amounts; what claims of users say to be borrowed counts as guaranteed."""
+    limit_mib = min(memory_mib(str(amounts.get(devices.MEMORY, MAX_MIB << 20))), MAX_MIB)
+    borrow_mib = memory_mib(str(amounts.get(devices.BORROWED, 0))) if managed else 0
+    borrow_mib = borrow_mib if 0 < borrow_mib < limit_mib else 0
     return CardAllocation(
-        mib=Mib(min(memory_mib(str(amounts.get(devices.MEMORY, MAX_MIB << 20))), MAX_MIB)),
+        mib=Mib(limit_mib - borrow_mib),
+        borrow_mib=Mib(borrow_mib),
         cores=_whole(amounts.get(devices.CORES, 0), most=FULL_CORES),
         slots=_whole(amounts.get(devices.SLOTS, 1), most=_MOST_SLOTS),
     )

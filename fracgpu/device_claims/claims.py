@@ -1,6 +1,7 @@
 """From what a pod was granted to the ResourceClaim that kube-scheduler allocates."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 from fracgpu import names
@@ -11,12 +12,16 @@ from fracgpu.device_claims.taints import DeviceTaint
 from fracgpu.errors import RequestError
 from fracgpu.request.need import ContainerNeed, PodNeed
 from fracgpu.state.allocation import Assignment, PodRecord
+from fracgpu.units import Mib
 
 # Limits of the API. Source: k8s.io/api resource/v1 types.go.
 MOST_REQUESTS: Final = 32
 MOST_CARDS: Final = 32  # AllocationResultsMaxSize
 
 Shortlists = Mapping[str, Sequence[CardUuid]]
+Borrow = Mapping[str, Mib]
+"""By container, how much more than it is guaranteed it may use of each of its cards."""
+NO_BORROW: Final[Borrow] = MappingProxyType({})
 
 
 def shortlists(choices: Sequence[Assignment]) -> Shortlists:
@@ -26,6 +31,19 @@ def shortlists(choices: Sequence[Assignment]) -> Shortlists:
         for container, slices in assignment.items():
             found.setdefault(container, []).extend(part.card for part in slices)
     return found
+
+
+def borrow_in(choices: Iterable[Assignment]) -> Borrow:
+    """Return how much more the containers may use on each of several nodes, if they may use more.
+
+    A share of cards that differ a little in size is that of the smallest.
+    """
+    least: dict[str, Mib] = {}
+    for assignment in choices:
+        for container, slices in assignment.items():
+            some = [Mib(part.limit_mib - part.mib) for part in slices]
+            least[container] = min(*some, least.get(container, some[0]))
+    return {container: mib for container, mib in least.items() if mib}
 
 
 def refuse_too_large(need: PodNeed) -> None:
@@ -55,6 +73,7 @@ def claim_of(  # noqa: PLR0913 - the parts of a claim
     need: PodNeed,
     cards: Shortlists | None,
     *,
+    borrow: Borrow = NO_BORROW,
     card_class: str = "",
     kept: Collection[CardUuid] = (),
     tolerated: Sequence[DeviceTaint] = (),
@@ -68,6 +87,8 @@ def claim_of(  # noqa: PLR0913 - the parts of a claim
         need: what the pod was granted.
         cards: the shortlist of each container; None where no card fits now: then the claim is left
             open, and says which cards would do.
+        borrow: how much more than they are guaranteed its containers may use; none on cards that
+            cannot be limited.
         card_class: the class of the pool catalogue that it was granted; empty without one.
         kept: cards that an open claim leaves out, because they are kept for another pod.
         tolerated: the taints of the cards that are held for the pod.
@@ -107,6 +128,7 @@ def claim_of(  # noqa: PLR0913 - the parts of a claim
                         one,
                         names.DEVICE_CLASS_PLACED,
                         (shortlist(cards[one.name]),),
+                        borrow_mib=borrow.get(one.name, 0),
                         tolerated=tolerated,
                     )
                     if cards is not None
@@ -114,6 +136,7 @@ def claim_of(  # noqa: PLR0913 - the parts of a claim
                         one,
                         names.DEVICE_CLASS,
                         (suitable(need, one, card_class=card_class), *left_out),
+                        borrow_mib=borrow.get(one.name, 0),
                     )
                     for one in need.containers
                 ]
@@ -127,8 +150,11 @@ def _request(
     device_class: str,
     selectors: Sequence[str],
     *,
+    borrow_mib: int,
     tolerated: Sequence[DeviceTaint] = (),
 ) -> Mapping[str, Any]:
+    # kube-scheduler counts what may be used, and gives it on no card that has nothing to lend.
+    borrowed = {devices.BORROWED: f"{borrow_mib}Mi"} if borrow_mib else {}
     tolerations = [taint.toleration for taint in tolerated]
     return {
         "name": container.name,
@@ -138,7 +164,8 @@ def _request(
             "count": container.cards,
             "capacity": {
                 "requests": {
-                    devices.MEMORY: f"{container.mib}Mi",
+                    devices.MEMORY: f"{container.mib + borrow_mib}Mi",
+                    **borrowed,
                     devices.CORES: str(container.cores),
                     devices.SLOTS: "1",
                 }

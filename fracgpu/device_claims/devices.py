@@ -12,8 +12,12 @@ from fracgpu import names
 from fracgpu.cards.card import FULL_CORES, Card, CardUuid, Health
 from fracgpu.cards.card_class import model_key, vendor_of
 from fracgpu.device_claims.taints import NO_TAINTS, DeviceTaint, Taints
+from fracgpu.request.need import Isolation
 
 MEMORY: Final = "memory"
+"""What containers may use, which is what they are guaranteed, and what they may borrow."""
+BORROWED: Final = "borrowed"
+"""How much of that nobody guarantees; only cards on which containers can be limited have it."""
 CORES: Final = "cores"
 SLOTS: Final = "slots"
 
@@ -76,12 +80,15 @@ def device_of(
     if card_class:
         attributes[CARD_CLASS] = {"string": card_class}
     memory = f"{card.capacity_mib}Mi"
+    can_lend = Isolation.KERNEL.value in isolation
+    borrowed = _capacity(memory, default="0", least="0", step="1Mi")
     return {
         "name": device_name(card.uuid),
         "attributes": attributes,
         "capacity": {
             # A claim that names no amount gets the whole memory; compute is then shared freely.
             MEMORY: _capacity(memory, default=memory, least="1Mi", step="1Mi"),
+            **({BORROWED: borrowed} if can_lend else {}),
             CORES: _capacity(str(FULL_CORES), default="0", least="0"),
             SLOTS: _capacity(str(card.slots), default="1", least="1"),
         },

@@ -12,7 +12,7 @@ from fracgpu import names
 from fracgpu.cards.card import FULL_CORES, Card
 from fracgpu.device_claims.claim import DeviceClaim, DeviceRequest
 from fracgpu.device_claims.devices import device_name
-from fracgpu.request.grant_note import GrantedAmounts, read_grant_note
+from fracgpu.request.grant_note import GrantedAmounts, granted_amounts, read_grant_note
 from fracgpu.state.pod_info import PodInfo
 
 
@@ -36,8 +36,9 @@ def why_not_prepared(
     why = _why_not_ours(claim, node) or _why_not_of(claim, pod)
     if why or pod is None:
         return why
+    here = {device_name(one.uuid): one for one in cards}
     why = _why_not_granted(claim, pod) if pod.device_claim else ""
-    return why or _why_not_here(claim, {device_name(one.uuid): one for one in cards}, prepared)
+    return why or _why_not_here(claim, here, prepared) or _why_not_lent(claim, pod, here)
 
 
 def _why_not_ours(claim: DeviceClaim, node: str) -> str:
@@ -99,6 +100,20 @@ def _why_not_granted(claim: DeviceClaim, pod: PodInfo) -> str:
     return ""
 
 
+def _why_not_lent(claim: DeviceClaim, pod: PodInfo, cards: Mapping[str, Card]) -> str:
+    """Return on which card a container may use more than it was granted."""
+    granted = granted_amounts(pod.annotations.get(names.GRANTED, ""))
+    for one in claim.devices:
+        if one.amounts.borrow_mib:
+            most_mib = granted[one.request].limit_on(cards[one.device].capacity_mib)
+            if one.amounts.limit_mib > most_mib:
+                return (
+                    f"claim {claim.name} lets container '{one.request}' use "
+                    f"{one.amounts.limit_mib} MiB, and it was granted at most {most_mib}"
+                )
+    return ""
+
+
 def _equals(request: DeviceRequest, granted: GrantedAmounts) -> bool:
     amounts = request.amounts
     return (
@@ -122,7 +137,7 @@ def _why_not_here(
     others = (one for one in prepared if one.uid != claim.uid)
     held = Counter[tuple[str, str]]()
     for one in chain(claim.devices, *(other.devices for other in others)):
-        held[one.device, "MiB"] += one.amounts.mib
+        held[one.device, "MiB"] += one.amounts.limit_mib
         held[one.device, "% of the compute"] += one.amounts.cores
         held[one.device, "slots"] += one.amounts.slots
     for device in dict.fromkeys(one.device for one in claim.devices):

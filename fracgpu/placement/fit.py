@@ -20,6 +20,7 @@ from fracgpu.cards.card_class import DEFAULT_VENDOR, Vendor, model_allowed, vend
 from fracgpu.request.need import ContainerNeed, PodNeed
 from fracgpu.state.allocation import CardAllocation
 from fracgpu.state.snapshot import CardInfo, NodeInfo
+from fracgpu.units import Mib
 
 Codes = NDArray[np.int8]
 """Reasons as numbers: `FitReason.code`, or one of the following."""
@@ -338,6 +339,31 @@ def suits(cards: Cards, need: PodNeed, asked: CardRequest) -> Flags:
     """Return which cards would do if nothing held them."""
     found: Flags = unfit_reasons(cards.emptied(), need, asked) == USABLE
     return found
+
+
+def least_borrow(cards: Cards, need: PodNeed) -> Mapping[str, Mib]:
+    """Return how much more than it is guaranteed each container may use wherever it may at all.
+
+    On the cards that would do if nothing held or closed them; nothing where none can be limited.
+
+    Args:
+        cards: [row, card] those of nodes, of each of which all can be limited or none.
+        need: the pod's.
+    """
+    state = np.where(cards.state == ABSENT, ABSENT, USABLE).astype(np.int8)
+    emptied = cards.emptied()._replace(state=state)
+    rows, limits = np.ones(len(state), np.bool_), []
+    for container in need.containers:
+        asked = CardRequest.of(container)
+        lends = (unfit_reasons(emptied, need, asked) == USABLE) & (cards.limits_mib > 0)
+        rows &= lends.sum(1) >= container.cards
+        limits.append(np.where(lends, asked.limits_on(cards), _LARGE))
+    least = [int(each[rows].min(initial=_LARGE)) for each in limits] if rows.any() else []
+    return {
+        container.name: Mib(limit_mib - container.mib)
+        for container, limit_mib in zip(need.containers, least, strict=False)
+        if limit_mib > container.mib
+    }
 
 
 def cards_of(infos: Collection[CardInfo], models: dict[str, int] | None = None) -> Cards:

@@ -11,7 +11,8 @@ import hashlib
 import hmac
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Final, TypedDict, Unpack
+from fractions import Fraction
+from typing import Annotated, Final, TypedDict, Unpack
 
 import msgspec
 
@@ -20,7 +21,7 @@ from fracgpu.k8s.container import ContainerKind, ContainerSpec
 from fracgpu.k8s.node_affinity import Toleration
 from fracgpu.request.grant import Grant, describe
 from fracgpu.request.need import ContainerNeed, PodNeed
-from fracgpu.units import Mib
+from fracgpu.units import Mib, share_of
 
 SEAL_LIFETIME: Final = timedelta(seconds=60)  # --request-timeout of kube-apiserver, by default
 CLOCK_SKEW: Final = timedelta(seconds=5)  # between the clocks of two replicas
@@ -29,13 +30,28 @@ _CLASS_KEY: Final = '"cardClass"'
 _FROM: Final = "; in other words: "
 
 
+_Most = Annotated[str, msgspec.Meta(pattern="^[1-9][0-9]{0,17}(Mi|/[1-9][0-9]{0,17})?$")]
+
+
 class GrantedAmounts(msgspec.Struct, frozen=True):
-    """What one container was granted on each of its cards; *most* is how far it may go."""
+    """What one container was granted on each of its cards.
+
+    Attributes:
+        most: how much it may use where it can be limited, as MiB or as a share of the card.
+    """
 
     cards: int
     mib: int
     cores: int = 0
-    most: str | msgspec.UnsetType = msgspec.UNSET
+    most: _Most | msgspec.UnsetType = msgspec.UNSET
+
+    def limit_on(self, capacity_mib: Mib) -> Mib:
+        """Return how much it may use of a card of that size, if it can be limited there."""
+        if self.most is msgspec.UNSET:
+            return Mib(self.mib)
+        if self.most.endswith("Mi"):
+            return Mib(int(self.most.removesuffix("Mi")))
+        return share_of(Fraction(self.most), capacity_mib=capacity_mib)
 
 
 class AddedRequirement(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -359,7 +359,8 @@ class ClaimController:
         if not self._cache.is_explained(uid):  # by the leader before
             self._cache.explain(pod, self._planner.plan(pod).why)
         kept = self._kept_from(pod)
-        if claim.excluded - kept and (not kept or self._planner.plan(pod).nodes):
+        unneeded = claim.excluded - kept and (not kept or self._planner.plan(pod).nodes)
+        if unneeded or self._fits_otherwise(pod, claim, progress):
             await self._replace(pod, claim, progress)
             return
         if pod.info.unschedulable_since is None:  # there may be room
@@ -374,6 +375,19 @@ class ClaimController:
             await self._write(pod, plan, progress)
         else:
             self._preemptions.end(uid)
+
+    def _fits_otherwise(self, pod: UnboundPod, claim: DeviceClaim, progress: _Progress) -> bool:
+        """Report whether an open claim should rather let containers use more, or no more.
+
+        It requests the same of cards that can be limited and of those that cannot.
+        """
+        borrow = self._planner.borrow_if_open(pod)
+        # Of a PodGroup's pods all claims stay open.
+        if not borrow or pod.info.pod_group or claim.borrowing != borrow.keys():
+            return claim.borrowing != borrow.keys()
+        plan = self._planner.plan(pod, without=progress.refused)
+        fits = bool(plan.nodes) and progress.lists < _MOST_LISTS
+        return fits and claim.borrowing != plan.borrow.keys()
 
     async def _preempt(self, pod: UnboundPod, progress: _Progress) -> Plan | None:
         """Return what the claim is to list once others have left; seldom if nobody is to leave.
@@ -556,6 +570,7 @@ class ClaimController:
                 info.device_claim,
                 need,
                 plan.cards,
+                borrow=self._planner.borrow_if_open(pod) if plan.cards is None else plan.borrow,
                 card_class=info.card_class,
                 kept=self._kept_from(pod) if plan.cards is None else (),
                 tolerated=plan.tolerated,

@@ -1,18 +1,26 @@
 """Which cards a claim lists: those that a pod would get on its best few nodes."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from fracgpu import names
 from fracgpu.cards.card import CardUuid
-from fracgpu.device_claims.claims import Shortlists, refuse_too_large, shortlists
+from fracgpu.device_claims.claims import (
+    NO_BORROW,
+    Borrow,
+    Shortlists,
+    borrow_in,
+    refuse_too_large,
+    shortlists,
+)
 from fracgpu.device_claims.taints import DeviceTaint, kept_for, reserved_by
 from fracgpu.errors import RequestError
 from fracgpu.k8s.node_affinity import NodeRules
 from fracgpu.k8s.resources import HostResources
 from fracgpu.k8s.scheduling.node_filters import CORDONED
 from fracgpu.k8s.scheduling.objects import SchedulingNode
+from fracgpu.placement.fit import least_borrow
 from fracgpu.placement.outcome import NoPlacement, Placement
 from fracgpu.placement.placement import CardsOnNode
 from fracgpu.request.language import required_isolation
@@ -40,6 +48,7 @@ class Plan:
         nodes: the best first; none where no card fits now, and *why* then says why not.
         choice: the cards on the first of them.
         cards: the shortlist of each container; None to leave the claim open.
+        borrow: how much more than they are guaranteed containers may use on each of its cards.
         tolerated: the taints of the cards that Moves hold for the pod.
         move: the Move whose reservation it consumes; empty if it consumes none.
     """
@@ -47,6 +56,7 @@ class Plan:
     nodes: tuple[str, ...] = ()
     choice: Assignment
     cards: Shortlists | None
+    borrow: Borrow = field(default_factory=lambda: NO_BORROW)
     why: str = ""
     tolerated: tuple[DeviceTaint, ...] = ()
     move: str = ""
@@ -112,14 +122,13 @@ class ClaimPlanner:
             if isinstance(placement, Placement):
                 if placement.avoided and choices:  # then come only nodes with nothing but such
                     break
-                if choices and kept and not cards_in(placement.assignment).isdisjoint(kept):
+                if choices and not _may_join(placement.assignment, choices, kept):
                     continue
                 choices[name] = placement.assignment
                 if len(choices) == NODES_LISTED:
                     break
         if choices:
-            in_order = tuple(choices.values())
-            return Plan(nodes=tuple(choices), choice=in_order[0], cards=shortlists(in_order))
+            return _listed(choices)
         why = _NO_HOST if ranked else self._core.extender.filter(args).reason or _NO_NODE
         return Plan(choice={}, cards=None, why=why)
 
@@ -139,6 +148,16 @@ class ClaimPlanner:
             answer = self._core.cards_on(pod, node)
             self._answers[question] = now, answer
         return answer
+
+    def borrow_if_open(self, pod: UnboundPod) -> Borrow:
+        """Return how much more than they are guaranteed an open claim lets containers use.
+
+        Nothing, where no node that the pod may run on has cards that can be limited.
+        """
+        need = pod.info.need
+        if need is None or not any(one.may_borrow for one in need.containers):
+            return NO_BORROW
+        return least_borrow(self._core.cards_of(self.candidates(pod)), need)
 
     def candidates(self, pod: UnboundPod, *, without: Collection[str] = ()) -> tuple[str, ...]:
         """Return the nodes that a pod may run on, whatever is free there."""
@@ -169,9 +188,29 @@ class ClaimPlanner:
         return left is None or not left.lacks(pod.host)
 
 
+def _may_join(
+    assignment: Assignment, choices: Mapping[str, Assignment], kept: Collection[CardUuid]
+) -> bool:
+    """Report whether a claim may list cards beside those of better nodes."""
+    # It requests the same of each card.
+    alike = borrow_in((assignment,)).keys() == borrow_in(choices.values()).keys()
+    return alike and cards_in(assignment).isdisjoint(kept)
+
+
 def plan_on(node: str, choice: Assignment, *, why: str = "") -> Plan:
     """Return the plan with the cards of one node, and no others."""
-    return Plan(nodes=(node,), choice=choice, cards=shortlists((choice,)), why=why)
+    return _listed({node: choice}, why=why)
+
+
+def _listed(choices: Mapping[str, Assignment], *, why: str = "") -> Plan:
+    in_order = tuple(choices.values())
+    return Plan(
+        nodes=tuple(choices),
+        choice=in_order[0],
+        cards=shortlists(in_order),
+        borrow=borrow_in(in_order),
+        why=why,
+    )
 
 
 def cards_in(assignment: Assignment) -> frozenset[CardUuid]:

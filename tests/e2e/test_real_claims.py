@@ -1,6 +1,8 @@
 """Stock kube-scheduler allocates cards from the claims that our controller makes."""
 
 import asyncio
+import copy
+from collections import Counter
 from collections.abc import AsyncIterator
 from datetime import datetime
 from pathlib import Path
@@ -10,9 +12,13 @@ import msgspec
 import pytest
 
 from fracgpu.cards.card import CardUuid
+from fracgpu.device_claims.claim import DeviceClaim
 from fracgpu.device_claims.claims import claim_of
 from fracgpu.device_claims.devices import device_name
+from fracgpu.state.allocation import CardAllocation
 from fracgpu.state.pod_info import decode_pod_info
+from fracgpu.units import Mib
+from kube.errors import Invalid
 from kube.kinds import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, PODS, RESOURCE_CLAIMS
 from simulator.demo.service_accounts import user_of
 from tests.support.claims import a_claiming_node, a_claiming_pod, claim_name, publish
@@ -52,6 +58,7 @@ async def test_a_pod_gets_one_of_the_cards_that_we_list(cluster: ClaimsCluster) 
         assert (device.node, device.amounts.mib, device.amounts.cores) == (node, 6000, 30)
         assert len(request.cards) == 4
         assert device.device in [card.lower() for card in request.cards]
+        await check_that_nobody_resizes(cluster, claim)
 
         await delete_pod(cluster.client, "p")
 
@@ -59,6 +66,20 @@ async def test_a_pod_gets_one_of_the_cards_that_we_list(cluster: ClaimsCluster) 
             return not await cluster.claims()
 
         await until(none_left, what="its claim is gone")
+
+
+async def check_that_nobody_resizes(cluster: ClaimsCluster, claim: DeviceClaim) -> None:
+    """A running pod keeps what it was allocated: not even whoever may write all can change it."""
+    stored = await cluster.client.get_object(RESOURCE_CLAIMS, claim.name, namespace="default")
+    more, given = copy.deepcopy(stored), copy.deepcopy(stored)
+    (request,) = more["spec"]["devices"]["requests"]
+    request["exactly"]["capacity"]["requests"]["memory"] = "7000Mi"
+    with pytest.raises(Invalid, match="immutable"):
+        await cluster.client.replace(RESOURCE_CLAIMS, more)
+    (result,) = given["status"]["allocation"]["devices"]["results"]
+    result["consumedCapacity"]["memory"] = "7000Mi"
+    with pytest.raises(Invalid, match="immutable"):
+        await cluster.client.replace(RESOURCE_CLAIMS, given, subresource="status")
 
 
 async def test_where_no_card_fits_the_claim_is_open_and_a_new_node_takes_the_pod(
@@ -236,3 +257,45 @@ async def test_a_burst_is_placed_although_the_leader_is_killed_in_it(tmp_path: P
                 return not await cluster.claims()
 
             await until(none_left, what="no claim is left", limit_s=120)
+
+
+async def test_limits_that_are_planned_at_once_never_exceed_a_card(tmp_path: Path) -> None:
+    lends = some_cards("lends", count=2, mib=24_000, limited=True)
+    cards = {"a-plain": some_cards("a-plain", count=1, mib=24_000), "lends": lends}
+    async with real_claims(tmp_path, cards) as cluster:
+        # Six leaders that know nothing of each other, nor that one of the cards lends nothing.
+        for n in range(6):
+            name = claim_name(f"p{n}")
+            pod = a_claiming_pod(f"p{n}", 4_000, limit_mib=10_000, claim=name)
+            info = decode_pod_info(msgspec.json.encode(await cluster.client.create(PODS, pod)))
+            assert info.need is not None
+            lists = {"train": [cards["a-plain"][0].uuid, lends[0].uuid]}
+            body = claim_of(info.record, name, info.need, lists, borrow={"train": Mib(6_000)})
+            await cluster.client.create(RESOURCE_CLAIMS, body)
+
+        async def all_tried() -> bool:
+            waiting = await cluster.all_events("FailedScheduling")
+            return len({event["involvedObject"]["name"] for event in waiting}) == 4
+
+        await until(all_tried, what="four pods wait", limit_s=60)
+        held = [one for claim in await cluster.claims() for one in claim.devices]
+        assert [(one.device, one.amounts) for one in held] == 2 * [
+            (device_name(lends[0].uuid), CardAllocation(mib=Mib(4_000), borrow_mib=Mib(6_000)))
+        ]
+        await cluster.until_bound(2)
+
+        # For our leader the other card lends to two more; the plain one has room for six without.
+        running = await cluster.bound()
+        for n in range(6):
+            if f"p{n}" not in running:
+                await delete_pod(cluster.client, f"p{n}")
+        more = [a_claiming_pod(f"q{n}", 4_000, limit_mib=10_000) for n in range(8)]
+        async with cluster.controller():
+            await create_all(cluster.client, more)
+            await cluster.until_bound(10, limit_s=90)
+        held = [one for claim in await cluster.claims() for one in claim.devices]
+        assert Counter((one.node, one.amounts.limit_mib) for one in held) == {
+            ("lends", 10_000): 4,
+            ("a-plain", 4_000): 6,
+        }
+        assert await cluster.overbooked() == []

@@ -12,7 +12,7 @@ import msgspec
 from fracgpu import names
 from fracgpu.cards.card import Card, CardUuid
 from fracgpu.device_claims.claim import DeviceClaim, decode_claim
-from fracgpu.device_claims.claims import claim_of
+from fracgpu.device_claims.claims import borrow_in, claim_of
 from fracgpu.device_claims.devices import device_name, pool_spec
 from fracgpu.k8s.quantity import canonical
 from fracgpu.request.grant import Grant
@@ -92,7 +92,7 @@ def an_allocated_claim(
     cards: dict[str, list[CardUuid]] = {
         container: [part.card for part in slices] for container, slices in assignment.items()
     }
-    body = stored(claim_of(pod, name, need, cards))
+    body = stored(claim_of(pod, name, need, cards, borrow=borrow_in((assignment,))))
     return allocated(body, cards, node=node, pod=pod)
 
 
@@ -110,8 +110,14 @@ async def publish(client: KubeClient, node: Json, cards: Sequence[Card]) -> None
     """Register a node and its slice."""
     await register(client, node)
     name = node["metadata"]["name"]
-    body = {"metadata": {"name": f"{name}-fracgpu"}, "spec": pool_spec(name, cards, generation=1)}
-    await client.create(RESOURCE_SLICES, body)
+    await client.create(RESOURCE_SLICES, a_slice(name, cards))
+
+
+def a_slice(node: str, cards: Sequence[Card]) -> Json:
+    """Return the slice of a node, by whose driver either all containers are limited or none."""
+    isolation = ("kernel",) if any(card.limits_mib for card in cards) else ()
+    spec = pool_spec(node, cards, generation=1, isolation=isolation)
+    return {"metadata": {"name": f"{node}-fracgpu"}, "spec": spec}
 
 
 def sizes(cards: Mapping[str, Sequence[Card]]) -> dict[tuple[str, str], int]:
@@ -124,11 +130,11 @@ def sizes(cards: Mapping[str, Sequence[Card]]) -> dict[tuple[str, str], int]:
 
 
 def held_mib(claims: Iterable[DeviceClaim]) -> Counter[tuple[str, str]]:
-    """Return the MiB allocated of each device, by node and name."""
+    """Return the MiB that may be used of each device, by node and name."""
     held = Counter[tuple[str, str]]()
     for claim in claims:
         for one in claim.devices:
-            held[one.node, one.device] += one.amounts.mib
+            held[one.node, one.device] += one.amounts.limit_mib
     return held
 
 
@@ -143,13 +149,16 @@ def a_claiming_pod(  # noqa: PLR0913 - what a test may choose, each with a defau
     *,
     cards: int = 1,
     cores: int = 0,
+    limit_mib: int = 0,
     annotations: Mapping[str, str] | None = None,
     claim: str = "",
     cpu: str = "10m",
     **spec: Any,
 ) -> Json:
     """Return a pod as the webhook leaves it in this wiring."""
-    need = ContainerNeed(name="train", cards=cards, mib=Mib(mib), cores=cores)
+    need = ContainerNeed(
+        name="train", cards=cards, mib=Mib(mib), cores=cores, limit_mib=Mib(limit_mib) or None
+    )
     return {
         "metadata": {
             "name": name,
@@ -158,6 +167,7 @@ def a_claiming_pod(  # noqa: PLR0913 - what a test may choose, each with a defau
                 names.MEMORY: f"{mib}Mi",
                 names.CARDS: str(cards),
                 **({names.CORES: str(cores)} if cores else {}),
+                **({names.MEMORY_LIMIT: f"{limit_mib}Mi"} if limit_mib else {}),
                 **(annotations or {}),
                 names.GRANTED: granted(PodNeed(containers=(need,))),
             },

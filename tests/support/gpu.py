@@ -13,14 +13,24 @@ from kube.kinds import NODES
 Json = dict[str, Any]
 
 
-def some_cards(node: str, *, count: int = 4, mib: int = 24_000) -> tuple[Card, ...]:
-    """Return cards whose every MiB is shared; *mib* is a multiple of 80."""
+def some_cards(
+    node: str, *, count: int = 4, mib: int = 24_000, limited: bool = False
+) -> tuple[Card, ...]:
+    """Return cards whose every MiB is shared; *mib* is a multiple of 80.
+
+    Args:
+        node: whose they are.
+        count: how many.
+        mib: of each.
+        limited: the driver limits their containers.
+    """
     return tuple(
         Card(
             uuid=CardUuid(f"GPU-{node}-{index}"),
             index=index,
             model="NVIDIA A30",
             total_mib=Mib(mib),
+            limits_mib=Mib(mib if limited else 0),
         )
         for index in range(count)
     )

@@ -33,7 +33,9 @@ _LIMITS: Final = (names.GPU_MEM, names.GPU_SLOT)
 _SUPPORTED: Final = frozenset(
     (
         names.FRACTION,
+        names.FRACTION_LIMIT,
         names.MEMORY,
+        names.MEMORY_LIMIT,
         names.CORES,
         names.CARDS,
         names.VENDOR,
@@ -51,11 +53,11 @@ _SUPPORTED: Final = frozenset(
     )
 )
 
-_NO_BURST: Final = f"no limit above the request: with {WIRING} a pod gets what it requests"
 _WHY_NOT: Final = {
     names.RESIZE: f"no resize: with {WIRING} the amounts of a running pod cannot change",
-    names.FRACTION_LIMIT: _NO_BURST,
-    names.MEMORY_LIMIT: _NO_BURST,
+}
+_INSTEAD: Final = {
+    names.RESIZE: f"create the pod anew; with {names.MEMORY_LIMIT} it may use more while it runs"
 }
 
 
@@ -133,7 +135,7 @@ def refuse_unsupported_keys(
                 field=key,
                 found=annotations[key],
                 wanted=_WHY_NOT.get(key, f"no such annotation: {WIRING} does not support it"),
-                hint="leave it out",
+                hint=_INSTEAD.get(key, "leave it out"),
             )
 
 

@@ -6,8 +6,9 @@ from msgspec import structs
 
 from fracgpu.cards.card import CardUuid
 from fracgpu.device_claims.claim import assignment_of, decode_claim, held_of_cards
-from fracgpu.device_claims.claims import claim_of, shortlists
+from fracgpu.device_claims.claims import borrow_in, claim_of, shortlists
 from fracgpu.device_claims.devices import cards_by_device
+from fracgpu.device_claims.quota import claimed_mib
 from fracgpu.errors import RequestError, WireError
 from fracgpu.k8s.container import ContainerKind
 from fracgpu.placement.outcome import Placement
@@ -36,19 +37,19 @@ def cards(*uuids: str) -> tuple[CardUuid, ...]:
 
 @given(small_nodes(), small_needs())
 def test_what_is_placed_claimed_and_allocated_is_the_same(node: NodeInfo, asked: PodNeed) -> None:
-    # A claim has no limit above the request.
-    apps = (
-        structs.replace(one, kind=ContainerKind.APP, limit_mib=None) for one in asked.containers
-    )
+    apps = (structs.replace(one, kind=ContainerKind.APP) for one in asked.containers)
     need = structs.replace(asked, containers=tuple(apps))
+    assume(len({bool(one.card.limits_mib) for one in node.cards.values()}) == 1)
     placement = place(node, need, strategy=Strategy.PACK)
     if not isinstance(placement, Placement):
         return
     choice = placement.assignment
-    body = stored(claim_of(POD, NAME, need, shortlists([choice])))
+    borrow = borrow_in([choice])
+    body = stored(claim_of(POD, NAME, need, shortlists([choice]), borrow=borrow))
 
     claim = decoded(body)
     assert claim.first_choice == choice
+    assert claim.borrowing == borrow.keys()
     by_container = {name: [part.card for part in parts] for name, parts in choice.items()}
     held = decoded(allocated(body, by_container, node="n", pod=POD))
 
@@ -177,6 +178,15 @@ def test_a_claim_of_another_form_is_decoded() -> None:
     }
     with pytest.raises(WireError, match="device d, which is no card of n"):
         assignment_of(claim, known)
+
+
+def test_all_that_a_users_own_claim_may_use_counts_as_guaranteed() -> None:
+    need = a_pod_need(a_need(1000))
+    body = stored(claim_of(POD, "mine", need, {"main": cards("GPU-a")}, borrow={"main": Mib(500)}))
+    claim = decoded(allocated(body, {"main": ["GPU-a"]}, node="n"))
+
+    assert held_of_cards(claim, {})[CardUuid("gpu-a")] == CardAllocation(mib=Mib(1500))
+    assert claimed_mib(claim) == 1500
 
 
 def test_one_card_twice_for_a_container_cannot_be_an_assignment() -> None:

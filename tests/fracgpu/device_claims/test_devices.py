@@ -38,6 +38,10 @@ def test_a_card_is_a_device_of_all_that_it_shares() -> None:
                     "validRange": {"min": "1Mi", "step": "1Mi"},
                 },
             },
+            "borrowed": {
+                "value": "24000Mi",
+                "requestPolicy": {"default": "0", "validRange": {"min": "0", "step": "1Mi"}},
+            },
             "cores": {
                 "value": "100",
                 "requestPolicy": {"default": "0", "validRange": {"min": "0", "step": "1"}},
@@ -49,6 +53,12 @@ def test_a_card_is_a_device_of_all_that_it_shares() -> None:
         },
         "allowMultipleAllocations": True,
     }
+
+
+def test_a_card_whose_containers_the_driver_does_not_limit_lends_nothing() -> None:
+    (device,) = pool_spec("n", [a_card("GPU-a")], generation=1, isolation=("mps",))["devices"]
+
+    assert device["capacity"].keys() == {"memory", "cores", "slots"}
 
 
 def test_cards_that_take_nobody_are_left_out_of_the_pool() -> None:

@@ -1,15 +1,18 @@
 from collections.abc import Callable
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import msgspec
 import pytest
+from msgspec import structs
 
 from fracgpu import names
 from fracgpu.device_claims.preparation import why_not_prepared
 from fracgpu.request.need import PodNeed
 from fracgpu.state.allocation import Assignment
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
+from fracgpu.units import Mib
 from tests.support.claims import a_claim_entry, an_allocated_claim, decoded, granted
 from tests.support.core import a_card, a_need, a_pod_need, a_record, on
 from tests.support.gpu import Json
@@ -186,6 +189,48 @@ def test_a_card_that_would_hold_too_much_is_refused(
 
     assert why in why_not(a_claim(), a_pod(), other)
     assert why_not(a_claim(on("GPU-b", 6000)), a_pod(), other) == ""
+
+
+def a_lending(claim: Json, *, mib: int, borrow_mib: int) -> Json:
+    """Return a claim that lets its container use more than it is guaranteed."""
+    (request,) = claim["spec"]["devices"]["requests"]
+    (result,) = claim["status"]["allocation"]["devices"]["results"]
+    amounts = {"memory": f"{mib + borrow_mib}Mi", "borrowed": f"{borrow_mib}Mi"}
+    request["exactly"]["capacity"]["requests"] |= amounts
+    result["consumedCapacity"] |= amounts
+    return claim
+
+
+@pytest.mark.parametrize(
+    "limit", [{"limit_mib": Mib(7000)}, {"limit_share": Fraction(7, 8)}], ids=["mib", "share"]
+)
+def test_a_container_may_use_no_more_than_it_was_granted(limit: dict[str, Any]) -> None:
+    need = a_pod_need(structs.replace(NEED.containers[0], **limit))
+
+    assert why_not(a_lending(a_claim(), mib=6000, borrow_mib=1000), a_pod(need)) == ""
+    assert "use 7001 MiB, and it was granted at most 7000" in why_not(
+        a_lending(a_claim(), mib=6000, borrow_mib=1001), a_pod(need)
+    )
+    assert "use 6001 MiB, and it was granted at most 6000" in why_not(
+        a_lending(a_claim(), mib=6000, borrow_mib=1), a_pod()
+    )
+
+
+def test_what_may_be_borrowed_counts_on_a_card() -> None:
+    need = a_pod_need(structs.replace(NEED.containers[0], limit_mib=Mib(8000)))
+    other = a_lending(
+        an_allocated_claim(
+            a_record("other"), a_pod_need(a_need(500)), on("GPU-a", 500), node="n", name="fracgpu-2"
+        ),
+        mib=500,
+        borrow_mib=1000,
+    )
+    other["metadata"] |= {"uid": "other-claim", "name": "fracgpu-1111111111"}
+
+    assert why_not(a_lending(a_claim(), mib=6000, borrow_mib=500), a_pod(need), other) == ""
+    assert "would hold 8001 MiB" in why_not(
+        a_lending(a_claim(), mib=6000, borrow_mib=501), a_pod(need), other
+    )
 
 
 def test_a_users_own_claim_is_prepared_for_a_pod_without_a_grant() -> None:

@@ -4,14 +4,14 @@ import asyncio
 import copy
 import itertools
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
 
+from fracgpu import names
 from fracgpu.cards.card import Card
-from fracgpu.device_claims.devices import device_name
 from fracgpu.k8s.disruption_budget import PodDisruptionBudget
 from fracgpu.k8s.workloads.quota import ResourceQuota
 from fracgpu.request.need import Strategy
@@ -40,12 +40,13 @@ from scheduler.core import SchedulerCore
 from scheduler.extender.preempt import Preemptor
 from scheduler.metrics import ClaimOutcome
 from scheduler.waiting_pods import WaitingPods
+from simulator.scheduler.allocator import Devices, allocate, devices_of, taken_by
 from tests.fakes.clock import VirtualClock
 from tests.fakes.events import RecordedEvents
 from tests.support.claims import (
     a_claiming_node,
     a_claiming_pod,
-    allocated,
+    a_slice,
     claim_name,
     decoded,
     held_mib,
@@ -229,8 +230,8 @@ class ClaimsApi:
             claim = self.claims.get(pod["spec"]["resourceClaims"][0]["resourceClaimName"])
             if claim is None or "status" in claim:
                 continue
-            choice = self._choice(claim, refuse)
-            if choice is None:
+            found = self._allocated(claim, refuse)
+            if found is None:
                 condition = {
                     "type": "PodScheduled",
                     "status": "False",
@@ -240,24 +241,22 @@ class ClaimsApi:
                 }
                 self.put_pod(pod | {"status": {"conditions": [condition]}})
                 continue
-            node, card = choice
-            found = allocated(claim, {"train": [card]}, node=node)
-            found["metadata"]["resourceVersion"] = str(next(self._uids))
-            self.put_claim(found)
+            node, allocation = found
+            meta = {**claim["metadata"], "resourceVersion": str(next(self._uids))}
+            self.put_claim({**claim, "metadata": meta, "status": {"allocation": allocation}})
             self.put_pod(pod | {"spec": {**pod["spec"], "nodeName": node}})
             assert name in self.pods
 
-    def _choice(self, claim: Json, refuse: Sequence[str]) -> tuple[str, str] | None:
-        (request,) = decoded(claim).requests
-        assert request.amounts is not None
-        held = self.held()
-        for node, cards in reversed(self.cards.items()):
-            for card in cards:
-                listed = card.uuid in request.cards if request.cards else True
-                listed = listed and card.uuid not in request.excluded
-                left = card.capacity_mib - held[node, device_name(card.uuid)]
-                if node not in refuse and listed and left >= request.amounts.mib:
-                    return node, card.uuid
+    def _allocated(self, claim: Json, refuse: Sequence[str]) -> tuple[str, Json] | None:
+        devices = Devices(
+            by_node=devices_of(a_slice(node, cards) for node, cards in self.cards.items()),
+            taken=taken_by(self.claims.values()),
+            classes={names.DEVICE_CLASS: {}, names.DEVICE_CLASS_PLACED: {}},
+        )
+        for node in reversed(self.cards):
+            found = None if node in refuse else allocate([claim], node, devices)
+            if found is not None:
+                return node, found[0]
         return None
 
     def held(self) -> Counter[tuple[str, str]]:
@@ -420,9 +419,14 @@ def _change(what: Any, body: Json, *, gone: bool) -> Change[Any]:
     )
 
 
-def an_api(nodes: int = 5, *, cards: int = 1, mib: int = 8_000) -> ClaimsApi:
+def an_api(
+    nodes: int = 5, *, cards: int = 1, mib: int = 8_000, limited: Collection[str] = ()
+) -> ClaimsApi:
     api = ClaimsApi()
-    api.cards = {f"n{at}": some_cards(f"n{at}", count=cards, mib=mib) for at in range(1, nodes + 1)}
+    api.cards = {
+        name: some_cards(name, count=cards, mib=mib, limited=name in limited)
+        for name in (f"n{at}" for at in range(1, nodes + 1))
+    }
     return api
 
 

@@ -282,12 +282,8 @@ REFUSED: dict[str, tuple[Json, str]] = {
     "a resize": (
         a_pod(memory="8Gi", resize="9Gi"),
         "fracgpu.io/resize is '9Gi'; want no resize: with `wiring: claims` the amounts of a "
-        "running pod cannot change; leave it out",
-    ),
-    "more than it requests": (
-        a_pod(memory="8Gi", isolation="kernel", also={"memory-limit": "9Gi"}),
-        "fracgpu.io/memory-limit is '9Gi'; want no limit above the request: with `wiring: claims` "
-        "a pod gets what it requests; leave it out",
+        "running pod cannot change; create the pod anew; with fracgpu.io/memory-limit it may use "
+        "more while it runs",
     ),
     "more containers than requests": (
         a_pod(
