@@ -10,6 +10,7 @@ from fracgpu.device_claims.claims import claim_of
 from fracgpu.request.need import PodNeed
 from fracgpu.state.allocation import PodRecord
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
+from fracgpu.units import Mib
 from kube.client import KubeClient
 from kube.errors import NotFound, Unavailable
 from kube.kinds import Kind
@@ -84,7 +85,12 @@ def a_claim(
     """Return our claim for a pod, allocated and reserved for it."""
     chosen = {"train": ["GPU-a"]} if cards is None else cards
     listed = {container: [CardUuid(card) for card in some] for container, some in chosen.items()}
-    body = stored(claim_of(record(pod), name, need, listed), uid=uid)
+    borrow = {
+        one.name: Mib(one.limit_mib - one.mib)
+        for one in need.containers
+        if one.limit_mib is not None
+    }
+    body = stored(claim_of(record(pod), name, need, listed, borrow=borrow), uid=uid)
     return allocated(body, chosen, node=NODE, pod=record(pod))
 
 

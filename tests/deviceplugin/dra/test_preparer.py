@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 from prometheus_client import CollectorRegistry
 
 from component.wiring import Wiring
@@ -440,6 +441,20 @@ async def test_a_container_that_is_promised_limits_is_created_only_with_them(
     sources = [mount["hostPath"] for mount in rig.specs()[f"{UID}_train"]["mounts"]]
     assert sources == [ABSENT]
     assert [by for _, by in rig.prepared] == ["kernel"]
+
+
+async def test_a_container_is_promised_what_its_claim_lets_it_use(tmp_path: Path) -> None:
+    need = a_pod_need(structs.replace(a_need(1000, name="train"), limit_mib=Mib(1500)))
+    pod = pod_body(need=need)
+    claim = a_claim(pod, need=need)
+    limiter = a_limited_node(tmp_path).limiter
+    rig = await a_rig(tmp_path / "cdi", pod, claims=[claim], limiter=limiter, why_not_limited=None)
+
+    await rig.preparer.prepare(named())
+
+    ((prepared, by),) = rig.prepared
+    (part,) = prepared.slices
+    assert (part.mib, part.limit_mib, by) == (1000, 1500, "kernel")
 
 
 async def test_a_pod_that_runs_only_with_limits_is_refused_without_nri(tmp_path: Path) -> None:
