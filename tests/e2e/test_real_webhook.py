@@ -1,17 +1,23 @@
 """The webhook on a real kube-apiserver: what a user applies, and the result."""
 
+import base64
+import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from aiohttp import web
 
 from fracgpu import names
-from kube.kinds import PODS, RESOURCE_QUOTAS
+from kube.kinds import MUTATING_WEBHOOKS, NAMESPACES, PODS, RESOURCE_QUOTAS
+from process.tls import ServingTls
 from simulator.envtest.control_plane import ControlPlane
 from simulator.envtest.prometheus import RealPrometheus
-from tests.support.gpu import a_sharing_node, register
+from tests.certs.tls_harness import a_leaf
+from tests.support.gpu import a_sharing_node, register, some_cards
 from tests.support.kubectl import Kubectl
 from tests.support.policed import workloads as annotated_workloads
 from tests.support.promtool import RULES
@@ -189,6 +195,98 @@ async def test_an_alert_tells_of_calls_that_kube_apiserver_could_not_make(
             }
 
         await until(fires, what="the alert fires for both, and not for refusals", limit_s=60)
+
+
+@asynccontextmanager
+async def a_mesh(harness: Harness, **selector: str) -> AsyncIterator[None]:
+    """Serve a webhook, called after ours, that puts its proxy first and chooses the nodes."""
+
+    async def review(request: web.Request) -> web.Response:
+        asked = (await request.json())["request"]
+        proxy = a_container("proxy")
+        patch = [
+            {"op": "add", "path": "/spec/containers/0", "value": proxy},
+            {"op": "add", "path": "/spec/nodeSelector", "value": selector},
+        ]
+        answer = {
+            "uid": asked["uid"],
+            "allowed": True,
+            "patchType": "JSONPatch",
+            "patch": base64.b64encode(json.dumps(patch).encode()).decode(),
+        }
+        kind = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"}
+        return web.json_response({**kind, "response": answer})
+
+    leaf, tls = a_leaf(harness.ca, "127.0.0.1"), ServingTls()
+    tls.replace(cert_pem=leaf.cert_pem, key_pem=leaf.key_pem)
+    app = web.Application()
+    app.router.add_post("/", review)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls.context).start()
+        hook = {
+            "name": "mesh.example.com",
+            "admissionReviewVersions": ["v1"],
+            "sideEffects": "None",
+            "clientConfig": {
+                "url": f"https://127.0.0.1:{runner.addresses[0][1]}/",
+                "caBundle": base64.b64encode(harness.ca.cert_pem).decode(),
+            },
+            "rules": [
+                {
+                    "apiGroups": [""],
+                    "apiVersions": ["v1"],
+                    "operations": ["CREATE"],
+                    "resources": ["pods"],
+                }
+            ],
+        }
+        # Webhooks are called in the order of the names of their configurations.
+        body = {"metadata": {"name": "zz-mesh"}, "webhooks": [hook]}
+        await harness.client.create(MUTATING_WEBHOOKS, body)
+        yield
+    finally:
+        await runner.cleanup()
+
+
+async def test_a_webhook_called_after_ours_may_add_a_container_and_choose_the_nodes(
+    harness: Harness,
+) -> None:
+    small = some_cards("gpu-2", count=4, mib=8_000)
+    await register(harness.client, a_sharing_node("gpu-2", cards=small))
+    label = {"metadata": {"labels": {names.DIALECTS_LABEL: "kai"}}}
+    await harness.client.patch(NAMESPACES, "default", label)
+    half = a_pod(fraction="0.5")
+    both = a_pod(fraction="0.5")
+    both["metadata"]["annotations"]["gpu-fraction"] = "0.5"
+
+    async def created(pod: Json, name: str) -> dict[str, dict[str, Any]]:
+        """Return the stored pod's containers by name."""
+        stored: dict[str, Any] = await harness.client.create(PODS, named(pod, name))
+        return {each["name"]: each for each in stored["spec"]["containers"]}
+
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(running(harness))
+        await harness.give_certificate()
+        await says(harness, "200")
+        await harness.register()
+        first = await created(half, "first")
+        assert first["train"]["resources"]["limits"][names.GPU_MEM] == "4k", "of the other node"
+        mesh = a_mesh(harness, **{"kubernetes.io/hostname": "gpu-1"})
+        await stack.enter_async_context(mesh)
+
+        async def meshed() -> bool:
+            pod = named(a_pod(a_container("plain")), "probe")
+            stored: dict[str, Any] = await harness.client.create(PODS, pod, dry_run=True)
+            return len(stored["spec"]["containers"]) == 2
+
+        await until(meshed, what="the mesh's webhook is called")
+        for name, pod in (("ours", half), ("both", both)):
+            found = await created(pod, name)
+            assert found["proxy"]["env"] == [{"name": names.ENV_VISIBLE_DEVICES, "value": "void"}]
+            assert found["proxy"]["resources"] == {}
+            assert found["train"]["resources"]["limits"][names.GPU_MEM] == "12k", name
 
 
 ZONE: Json = {"key": "zone", "operator": "In", "values": ["a"]}
