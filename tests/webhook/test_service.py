@@ -3,6 +3,7 @@
 import itertools
 import json
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -51,15 +52,21 @@ async def test_the_webhook_is_ready_only_with_an_inventory_and_a_certificate(
         await says(cluster, "200", "certificate: ok")
 
 
-async def test_pods_are_granted_refused_and_guarded_through_the_api_server(
-    cluster: Harness,
-) -> None:
+@asynccontextmanager
+async def serving(cluster: Harness, *ready: str) -> AsyncIterator[None]:
+    """Run the webhook with a certificate, registered, in a cluster with one sharing node."""
     await register(cluster.client, a_sharing_node("gpu-1"))
     async with running(cluster):
         await cluster.give_certificate()
-        await says(cluster, "200")
+        await says(cluster, "200", *ready)
         await cluster.register()
+        yield
 
+
+async def test_pods_are_granted_refused_and_guarded_through_the_api_server(
+    cluster: Harness,
+) -> None:
+    async with serving(cluster):
         granted = await cluster.create(a_pod(fraction="0.5"))
         asserts_granted(granted)
         await asserts_refused(cluster)
@@ -77,12 +84,7 @@ async def test_where_kube_scheduler_allocates_the_cards_each_pod_names_a_claim_o
 ) -> None:
     meta = {"name": names.CONFIG_MAP, "namespace": cluster.settings.namespace}
     await cluster.client.create(CONFIGMAPS, {"metadata": meta, "data": {"wiring": "claims"}})
-    await register(cluster.client, a_sharing_node("gpu-1"))
-    async with running(cluster):
-        await cluster.give_certificate()
-        await says(cluster, "200")
-        await cluster.register()
-
+    async with serving(cluster):
         limits = {"limits": {names.GPU_MEM: "8000"}}
         stored = [
             await cluster.create(a_pod(fraction="0.5"), name="one"),
@@ -109,11 +111,7 @@ async def test_where_a_cluster_has_both_wirings_the_namespaces_label_says_which(
     meta = {"name": names.CONFIG_MAP, "namespace": cluster.settings.namespace}
     data = {"wiring": "devicePlugin+claims"}
     await cluster.client.create(CONFIGMAPS, {"metadata": meta, "data": data})
-    await register(cluster.client, a_sharing_node("gpu-1"))
-    async with running(cluster):
-        await cluster.give_certificate()
-        await says(cluster, "200")
-        await cluster.register()
+    async with serving(cluster):
 
         async def admitted(wiring: str | None) -> Json:
             labels = {"metadata": {"labels": {names.WIRING_LABEL: wiring}}}
@@ -158,11 +156,7 @@ async def test_a_grant_in_flight_keeps_what_it_says_when_the_certificate_is_rene
     cluster: Harness,
 ) -> None:
     """A later webhook causes a reinvocation in the same request, by then with another key."""
-    await register(cluster.client, a_sharing_node("gpu-1"))
-    async with running(cluster):
-        await cluster.give_certificate()
-        await says(cluster, "200")
-        await cluster.register()
+    async with serving(cluster):
         granted = await cluster.create(a_pod(fraction="0.5"))
         written = granted["metadata"]["annotations"][names.GRANTED]
         said = read_grant_note(written)
@@ -293,11 +287,7 @@ async def asserts_dialects_understood(cluster: Harness) -> None:
 
 
 async def test_an_edit_of_the_administrator_counts_at_once(cluster: Harness) -> None:
-    await register(cluster.client, a_sharing_node("gpu-1"))
-    async with running(cluster):
-        await cluster.give_certificate()
-        await says(cluster, "200", "configuration: ok", "namespaces: ok")
-        await cluster.register()
+    async with serving(cluster, "configuration: ok", "namespaces: ok"):
         too_large = a_pod(memory="100Gi")
         with pytest.raises(Invalid):
             await cluster.create(too_large, name="large")
@@ -328,11 +318,7 @@ async def test_the_node_agent_may_say_what_it_wired(tmp_path: Path) -> None:
             connect(agent_config) as agent,
         ):
             client = cluster.client
-            await register(client, a_sharing_node("gpu-1"))
-            async with running(cluster):
-                await cluster.give_certificate()
-                await says(cluster, "200")
-                await cluster.register()
+            async with serving(cluster):
                 await cluster.create(a_pod(fraction="0.5"))
                 patch = {"metadata": {"annotations": {names.WIRED: "GPU-gpu-1-0"}}}
 

@@ -8,8 +8,12 @@ from tests.scheduler.harness import Harness, silence
 from tests.support.gpu import some_cards
 
 
-def cluster_of_one_card() -> Harness:
-    return Harness("n", cards=1)
+def cluster_of_one_card(*pods: str) -> Harness:
+    """Return a cluster in which *pods* wait, each of which nearly fills the card."""
+    cluster = Harness("n", cards=1)
+    for pod in pods:
+        cluster.create(pod, mib=20_000)
+    return cluster
 
 
 def nominate(cluster: Harness, name: str = "p", *, node: str = "n") -> None:
@@ -34,9 +38,7 @@ def fits(cluster: Harness, name: str) -> bool:
 
 
 def test_a_nominated_pod_holds_its_card_until_its_binding() -> None:
-    cluster = cluster_of_one_card()
-    cluster.create("p", mib=20_000)
-    cluster.create("q", mib=20_000)
+    cluster = cluster_of_one_card("p", "q")
     assert fits(cluster, "p")
 
     nominate(cluster)
@@ -46,8 +48,7 @@ def test_a_nominated_pod_holds_its_card_until_its_binding() -> None:
 
 
 async def test_its_binding_takes_the_card_that_was_held() -> None:
-    cluster = cluster_of_one_card()
-    cluster.create("p", mib=20_000)
+    cluster = cluster_of_one_card("p")
     assert fits(cluster, "p")
     nominate(cluster)
     cluster.nominations.count()
@@ -60,8 +61,7 @@ async def test_its_binding_takes_the_card_that_was_held() -> None:
 
 
 async def test_a_nominated_pod_is_on_the_lease_only_once_its_binding_is_about_to_be_sent() -> None:
-    cluster = cluster_of_one_card()
-    cluster.create("p", mib=20_000)
+    cluster = cluster_of_one_card("p")
     assert fits(cluster, "p")
     nominate(cluster)
     cluster.nominations.count()
@@ -79,9 +79,7 @@ async def test_a_nominated_pod_is_on_the_lease_only_once_its_binding_is_about_to
 
 @pytest.mark.parametrize("what", ["cleared", "deleted"])
 def test_the_card_is_free_once_the_nomination_is_gone(what: str) -> None:
-    cluster = cluster_of_one_card()
-    cluster.create("p", mib=20_000)
-    cluster.create("q", mib=20_000)
+    cluster = cluster_of_one_card("p", "q")
     assert fits(cluster, "p")
     nominate(cluster)
     assert not fits(cluster, "q")
@@ -95,8 +93,7 @@ def test_the_card_is_free_once_the_nomination_is_gone(what: str) -> None:
 
 
 def test_a_nomination_for_which_preemption_makes_room_holds_nothing() -> None:
-    cluster = cluster_of_one_card()
-    cluster.create("q", mib=20_000)
+    cluster = cluster_of_one_card("q")
     assert fits(cluster, "q")
     nominate(cluster, "q")
     cluster.create("p", mib=20_000)
@@ -110,9 +107,7 @@ def test_a_nomination_for_which_preemption_makes_room_holds_nothing() -> None:
 
 
 async def test_a_nomination_lapses_and_is_not_renewed_by_writing_it_again() -> None:
-    cluster = cluster_of_one_card()
-    cluster.create("p", mib=20_000)
-    cluster.create("q", mib=20_000)
+    cluster = cluster_of_one_card("p", "q")
     nominate(cluster)  # nobody has asked about it
     assert not fits(cluster, "q")
 
@@ -124,9 +119,7 @@ async def test_a_nomination_lapses_and_is_not_renewed_by_writing_it_again() -> N
 
 
 async def test_it_counts_anew_once_kube_scheduler_asks_about_the_pod_again() -> None:
-    cluster = cluster_of_one_card()
-    cluster.create("p", mib=20_000)
-    cluster.create("q", mib=20_000)
+    cluster = cluster_of_one_card("p", "q")
     nominate(cluster)
     assert not fits(cluster, "q")
     await cluster.clock.advance(NOMINATION_LIMIT.total_seconds() - 1)

@@ -17,6 +17,14 @@ from tests.support.gpu import a_gpu_pod, some_cards
 from tests.support.objects import a_pod
 
 
+@pytest.fixture
+def cluster() -> Harness:
+    """Return a node and pod ``p``, which waits for 1,000 MiB."""
+    cluster = Harness()
+    cluster.create(mib=1000)
+    return cluster
+
+
 def outcomes(cluster: Harness, outcome: str) -> float:
     return cluster.count("fracgpu_scheduler_binds_total", outcome=outcome)
 
@@ -139,9 +147,7 @@ async def test_the_pods_status_written_in_between_is_answered_by_reading_again()
     assert cluster.held() == 1000
 
 
-async def test_a_changed_pod_that_cannot_be_read_holds_nothing() -> None:
-    cluster = Harness()
-    cluster.create(mib=1000)
+async def test_a_changed_pod_that_cannot_be_read_holds_nothing(cluster: Harness) -> None:
     cluster.api.touch("p")
     cluster.api.get_raises = silence()
 
@@ -150,9 +156,7 @@ async def test_a_changed_pod_that_cannot_be_read_holds_nothing() -> None:
     assert cluster.ledger.assumed == {}
 
 
-async def test_a_pod_that_keeps_changing_is_given_up() -> None:
-    cluster = Harness()
-    cluster.create()
+async def test_a_pod_that_keeps_changing_is_given_up(cluster: Harness) -> None:
     cluster.api.before_bind = lambda: cluster.api.touch("p")
 
     assert "keeps changing" in await cluster.bind()
@@ -161,9 +165,7 @@ async def test_a_pod_that_keeps_changing_is_given_up() -> None:
     assert cluster.ledger.assumed == {}
 
 
-async def test_a_pod_that_asks_for_something_else_now_is_not_bound() -> None:
-    cluster = Harness()
-    cluster.create(mib=1000)
+async def test_a_pod_that_asks_for_something_else_now_is_not_bound(cluster: Harness) -> None:
     changed = a_gpu_pod("p", mib=2000)
     changed["metadata"]["uid"] = cluster.args().uid
     cluster.api.put(changed)
@@ -172,9 +174,7 @@ async def test_a_pod_that_asks_for_something_else_now_is_not_bound() -> None:
     assert cluster.ledger.assumed == {}
 
 
-async def test_a_deleted_pod_leaves_nothing_behind() -> None:
-    cluster = Harness()
-    cluster.create()
+async def test_a_deleted_pod_leaves_nothing_behind(cluster: Harness) -> None:
     args = cluster.args()
     cluster.delete(observed=False)
 
@@ -186,9 +186,7 @@ async def test_a_deleted_pod_leaves_nothing_behind() -> None:
     assert "is gone" in await cluster.binder.bind(unseen)
 
 
-async def test_a_pod_deleted_after_a_conflict_is_gone() -> None:
-    cluster = Harness()
-    cluster.create()
+async def test_a_pod_deleted_after_a_conflict_is_gone(cluster: Harness) -> None:
     args = cluster.args()
     cluster.api.touch("p")
     conflicts = iter([None])
@@ -204,9 +202,7 @@ async def test_a_pod_deleted_after_a_conflict_is_gone() -> None:
     assert cluster.ledger.assumed == {}
 
 
-async def test_a_terminating_pod_is_not_bound() -> None:
-    cluster = Harness()
-    cluster.create()
+async def test_a_terminating_pod_is_not_bound(cluster: Harness) -> None:
     pod = cluster.copy_of()
     pod["metadata"]["deletionTimestamp"] = "2026-01-05T12:00:00Z"
     cluster.api.put(pod)
@@ -218,9 +214,7 @@ async def test_a_terminating_pod_is_not_bound() -> None:
     assert cluster.ledger.assumed == {}
 
 
-async def test_a_pod_of_the_same_name_is_another_pod() -> None:
-    cluster = Harness()
-    cluster.create()
+async def test_a_pod_of_the_same_name_is_another_pod(cluster: Harness) -> None:
     old = cluster.args()
     cluster.delete()
     cluster.create()
@@ -352,9 +346,7 @@ async def test_the_retries_of_a_denied_binding_have_an_end_and_free_the_card() -
     assert outcomes(cluster, "fenced") == 1
 
 
-async def test_a_denied_binding_is_not_sent_again_by_who_no_longer_leads() -> None:
-    cluster = Harness()
-    cluster.create(mib=1000)
+async def test_a_denied_binding_is_not_sent_again_by_who_no_longer_leads(cluster: Harness) -> None:
     cluster.api.bind_raises = of_another_term()
     async with asyncio.TaskGroup() as group:
         binding = group.create_task(cluster.bind())
@@ -366,9 +358,7 @@ async def test_a_denied_binding_is_not_sent_again_by_who_no_longer_leads() -> No
     assert (len(cluster.api.bindings), cluster.held()) == (1, 0)
 
 
-async def test_whoever_lost_the_lease_does_not_write() -> None:
-    cluster = Harness()
-    cluster.create()
+async def test_whoever_lost_the_lease_does_not_write(cluster: Harness) -> None:
     cluster.leads = False
 
     assert "no longer leads" in await cluster.bind()
@@ -377,9 +367,7 @@ async def test_whoever_lost_the_lease_does_not_write() -> None:
     assert cluster.ledger.assumed == {}
 
 
-async def test_the_lease_is_checked_before_each_write() -> None:
-    cluster = Harness()
-    cluster.create()
+async def test_the_lease_is_checked_before_each_write(cluster: Harness) -> None:
     cluster.api.touch("p")
 
     def lose() -> None:
@@ -409,10 +397,7 @@ async def test_a_pod_that_cannot_be_read_is_not_bound(error: KubeError | Timeout
     assert cluster.api.bindings == []
 
 
-async def test_a_node_that_is_not_known_is_an_error() -> None:
-    cluster = Harness()
-    cluster.create()
-
+async def test_a_node_that_is_not_known_is_an_error(cluster: Harness) -> None:
     assert "node nowhere is not known" in await cluster.bind(node="nowhere")
 
 

@@ -72,6 +72,21 @@ async def binding(gang: Gang, pods: Sequence[str]) -> AsyncIterator[list[asyncio
         yield [group.create_task(gang.bind(pod), name=pod) for pod in pods]
 
 
+async def a_placed_gang(*, cards: int, size: int) -> Gang:
+    """Return a gang on one node; each of its pods has been tried."""
+    gang = Gang(Harness(cards=cards), size=size)
+    gang.create()
+    await gang.ask_all()
+    return gang
+
+
+async def a_bound_gang(*, cards: int, size: int) -> Gang:
+    gang = await a_placed_gang(cards=cards, size=size)
+    async with binding(gang, gang.pods):
+        pass
+    return gang
+
+
 async def test_a_gang_waits_for_its_pods_and_says_how_many_there_are() -> None:
     gang = Gang(Harness(cards=4), size=3)
     gang.create("g0", "g1")
@@ -114,9 +129,7 @@ async def test_a_gang_for_part_of_which_there_is_room_holds_nothing() -> None:
 
 
 async def test_nothing_is_bound_before_all_pods_are_to_be_and_then_all_are() -> None:
-    gang = Gang(Harness(cards=4), size=3)
-    gang.create()
-    await gang.ask_all()
+    gang = await a_placed_gang(cards=4, size=3)
 
     async with binding(gang, ["g0", "g1"]):
         await gang.cluster.clock.advance(GATHER_S / 2)
@@ -128,9 +141,7 @@ async def test_nothing_is_bound_before_all_pods_are_to_be_and_then_all_are() -> 
 
 
 async def test_a_pod_that_does_not_come_lets_none_be_bound_and_the_room_is_given_up() -> None:
-    gang = Gang(Harness(cards=3), size=3)
-    gang.create()
-    await gang.ask_all()
+    gang = await a_placed_gang(cards=3, size=3)
 
     async with binding(gang, ["g0", "g1"]) as binds:
         await gang.cluster.clock.advance(GATHER_S + 1)
@@ -166,11 +177,7 @@ async def test_of_two_gangs_that_both_fit_only_alone_one_has_all_and_the_other_n
 
 
 async def test_the_replacement_of_a_pod_that_died_is_placed_alone() -> None:
-    gang = Gang(Harness(cards=4), size=3)
-    gang.create()
-    await gang.ask_all()
-    async with binding(gang, gang.pods):
-        pass
+    gang = await a_bound_gang(cards=4, size=3)
     gang.cluster.delete("g1")
 
     gang.create("g1")
@@ -180,11 +187,7 @@ async def test_the_replacement_of_a_pod_that_died_is_placed_alone() -> None:
 
 
 async def test_a_gang_that_was_deleted_and_created_anew_is_placed_whole_again() -> None:
-    gang = Gang(Harness(cards=4), size=2)
-    gang.create()
-    await gang.ask_all()
-    async with binding(gang, gang.pods):
-        pass
+    gang = await a_bound_gang(cards=4, size=2)
     for pod in gang.pods:  # they terminate
         gang.cluster.api.pods[pod]["metadata"]["deletionTimestamp"] = "2026-01-05T12:00:00Z"
         gang.cluster.see(pod)
@@ -196,9 +199,7 @@ async def test_a_gang_that_was_deleted_and_created_anew_is_placed_whole_again() 
 
 
 async def test_a_pod_that_is_deleted_gives_up_the_room_of_all() -> None:
-    gang = Gang(Harness(cards=4), size=3)
-    gang.create()
-    await gang.ask_all()
+    gang = await a_placed_gang(cards=4, size=3)
 
     async with binding(gang, ["g0", "g1"]) as binds:
         await gang.cluster.clock.advance(0)
@@ -307,9 +308,7 @@ async def test_what_is_held_for_a_gang_is_nobody_elses() -> None:
 
 
 async def test_no_binding_is_under_way_of_a_pod_for_whose_gang_room_is_held() -> None:
-    gang = Gang(Harness(cards=3), size=3)
-    gang.create()
-    await gang.ask_all()
+    gang = await a_placed_gang(cards=3, size=3)
 
     assert set(gang.cluster.assumptions.under_way()) == set()
 
@@ -329,9 +328,7 @@ async def test_preemption_is_for_pods_of_no_gang_that_waits() -> None:
 
 
 async def test_a_card_that_fails_while_the_others_come_lets_none_be_bound() -> None:
-    gang = Gang(Harness(cards=2), size=2)
-    gang.create()
-    await gang.ask_all()
+    gang = await a_placed_gang(cards=2, size=2)
 
     async with binding(gang, ["g0"]) as binds:
         await gang.cluster.clock.advance(0)
@@ -356,9 +353,7 @@ async def test_cpu_counts_for_all_pods_of_a_gang_together() -> None:
 
 
 async def test_nothing_is_remembered_of_a_gang_without_pods() -> None:
-    gang = Gang(Harness(cards=4), size=2)
-    gang.create()
-    await gang.ask_all()
+    gang = await a_placed_gang(cards=4, size=2)
     assert gang.cluster.gangs._gangs
 
     for pod in gang.pods:
