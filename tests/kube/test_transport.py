@@ -100,14 +100,6 @@ async def test_a_server_that_does_not_speak_tls_is_unavailable() -> None:
     assert not isinstance(caught.value, ssl.SSLError)
 
 
-async def test_the_wait_for_an_answer_is_bounded() -> None:
-    async with a_raw_server(silence) as url, connect_to(url) as client:
-        with pytest.raises(Unavailable) as caught:
-            await client.transport.request("POST", "/x", body={}, timeout_s=0.1)
-
-    assert caught.value.reason == "Timeout"
-
-
 async def test_a_refusal_is_read_from_its_status_object() -> None:
     details = {"causes": [{"reason": "UID", "message": "other", "field": "metadata.uid"}]}
     refusal = status_answer(409, "Conflict", "not the same", details=details)
