@@ -98,14 +98,6 @@ class Answering(KubeClient):
     replace = create
 
 
-@pytest.mark.parametrize("data", [None, {}, [], {"tls.crt": 7}, {"tls.crt": "*"}, {"tls.crt": "é"}])
-async def test_values_that_are_not_base64_are_left_out(data: object) -> None:
-    secret = await CertStore(Answering(data), namespace=NAMESPACE).read("fracgpu-ca")
-
-    assert secret is not None
-    assert secret.data == {}
-
-
 async def test_a_refusal_of_the_api_server_is_not_mistaken_for_a_lost_race() -> None:
     store = CertStore(Answering({}), namespace=NAMESPACE)
 

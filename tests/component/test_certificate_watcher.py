@@ -1,7 +1,6 @@
 import asyncio
 import base64
 import contextlib
-import json
 from collections.abc import AsyncIterator
 from datetime import UTC, timedelta
 
@@ -18,7 +17,7 @@ from component.certificate_watcher import CertificateWatcher
 from component.metrics import CertificateMetrics
 from kube.client import KubeClient
 from kube.kinds import SECRETS
-from process.tls import ServingTls, read_secret
+from process.tls import ServingTls
 from tests.certs.tls_harness import HOUR, a_ca, a_client, a_leaf, ask, https, now, trusting
 from tests.fakes.clock import VirtualClock
 from tests.support.waiting import until_true
@@ -149,17 +148,6 @@ async def test_the_end_of_the_certificate_that_is_served_is_told(
     left_s = (not_after(leaf.cert_pem) - following.clock.now()).total_seconds()
     name = "fracgpu_webhook_certificate_expiry_seconds"
     assert following.registry.get_sample_value(name) == left_s
-
-
-def test_values_that_are_no_base64_are_as_good_as_missing() -> None:
-    body = json.dumps({"data": {"a": "eA==", "b": "not base64!", "c": 1, "d": None}}).encode()
-
-    assert read_secret(body) == {"a": b"x"}
-
-
-@pytest.mark.parametrize("body", [b"{}", b'{"data":null}', b'{"data":[]}'])
-def test_a_secret_without_data_is_empty(body: bytes) -> None:
-    assert read_secret(body) == {}
 
 
 @pytest.mark.parametrize(

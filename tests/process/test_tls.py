@@ -138,7 +138,7 @@ def test_a_secret_is_applied_when_it_is_complete() -> None:
 
 
 def test_a_secret_is_read_from_its_json() -> None:
-    data = {"tls.crt": base64.b64encode(b"abc").decode()}
+    data = {"odd": "not base64!", "tls.crt": base64.b64encode(b"abc").decode()}
 
     assert read_secret(json.dumps({"data": data}).encode()) == {"tls.crt": b"abc"}
 
