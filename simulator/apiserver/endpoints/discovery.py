@@ -35,6 +35,9 @@ def answer(path: str, served: Sequence[Resource] = resources.ALL) -> Json | None
                 "apiVersion": "v1",
                 "groups": [_group(group, version) for group, version in sorted(versions)],
             }
+        case ["apis", group]:
+            found = [_group(*one) for one in versions if one[0] == group]
+            return {"kind": "APIGroup", "apiVersion": "v1", **found[0]} if found else None
         case ["api", "v1"]:
             return _resource_list("", "v1", served)
         case ["apis", group, version] if (group, version) in versions:
