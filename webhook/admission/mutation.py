@@ -125,7 +125,7 @@ def admit_create(pod: Pod, context: DecisionContext) -> AdmissionResult:
         granted = _grant(pod, translation, context, selected, sealed=sealed)
         _refuse_no_claim(pod, translation, granted, context)
         if sealed is None or sealed.data.claim:  # what a claim was named for stays
-            _refuse_forged(pod, said, describe_grant(granted, origin=translation.origin))
+            _refuse_forged(pod, said, granted, origin=translation.origin)
     except RequestError as error:
         reason = blame_limit_range(error, pod.annotations)
         return Denied(message=str(reason), dialect=OURS if requests_cards(pod) else OTHER)
@@ -444,7 +444,9 @@ def _said(pod: Pod) -> GrantNote | None:
     return None if text is None else read_grant_note(text)
 
 
-def _refuse_forged(pod: Pod, said: GrantNote | None, granted: GrantNote | None) -> None:
+def _refuse_forged(
+    pod: Pod, said: GrantNote | None, granted: Grant | None, *, origin: str = ""
+) -> None:
     """Raise if the pod already has a grant that differs from the one it gets.
 
     Raises:
@@ -453,12 +455,13 @@ def _refuse_forged(pod: Pod, said: GrantNote | None, granted: GrantNote | None) 
     text = pod.annotations.get(names.GRANTED)
     if text is None:
         return
-    if said is None or granted is None or not granted.repeats(said):
+    note = None if granted is None else describe_grant(granted, origin=origin)
+    if said is None or note is None or not note.repeats(said):
         raise RequestError(
             field=names.GRANTED,
             found=text,
             wanted="no such annotation: only the webhook writes it"
-            + (f", here '{shorten(granted.words, limit=_MOST_GRANTED)}'" if granted else ""),
+            + (f", here '{shorten(note.words, limit=_MOST_GRANTED)}'" if note else ""),
             hint="leave it out",
         )
 
