@@ -1,6 +1,6 @@
 """Which kinds of pods a cluster gets, and how often: learned from the pods seen so far."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -77,52 +77,38 @@ class WorkloadMix:
 
     def include(self, demand: Demand) -> None:
         """Count a pod with the same weight as the previous one."""
-        self._add(demand)
+        self.pods += 1
+        self._weight[demand] = self._weight.get(demand, 0.0) + self._unit
+        if len(self._weight) > 2 * self._capacity:
+            self._weight = dict(self._heaviest()[: self._capacity])
+        if self._unit > _LARGEST_UNIT:
+            self._weight = {demand: weight / self._unit for demand, weight in self._weight.items()}
+            self._unit = 1.0
 
     def observe(self, demand: Demand) -> None:
         """Count a new pod; all earlier ones lose some weight."""
         self._unit *= self._growth
-        self._add(demand)
+        self.include(demand)
 
     def classes(self) -> tuple[PodClass, ...]:
         """Return the classes, most frequent first; the same counts always give the same order."""
         total = sum(self._weight.values())
         return tuple(
             PodClass(demand=demand, frequency_ratio=weight / total)
-            for demand, weight in sorted(
-                self._weight.items(), key=lambda item: (-item[1], _order(item[0]))
-            )
+            for demand, weight in self._heaviest()
         )
 
-    def _add(self, demand: Demand) -> None:
-        self.pods += 1
-        # Host memory rarely leaves cards idle, and would split every class into many.
-        key = Demand(
-            cpu_milli=demand.cpu_milli,
-            cards=demand.cards,
-            share_milli=demand.share_milli,
-            models=demand.models,
-        )
-        self._weight[key] = self._weight.get(key, 0.0) + self._unit
-        if len(self._weight) > 2 * self._capacity:
-            heaviest = sorted(self._weight.items(), key=lambda item: (-item[1], _order(item[0])))
-            self._weight = dict(heaviest[: self._capacity])
-        if self._unit > _LARGEST_UNIT:
-            self._weight = {demand: weight / self._unit for demand, weight in self._weight.items()}
-            self._unit = 1.0
+    def _heaviest(self) -> list[tuple[Demand, float]]:
+        return sorted(self._weight.items(), key=lambda item: (-item[1], _order(item[0])))
 
 
 def drift_ratio(old: Iterable[PodClass], new: Iterable[PodClass]) -> float:
     """Return how far two mixes are apart: 0 for the same, 1 for nothing in common."""
-    before, after = _by_demand(old), _by_demand(new)
+    before, after = ({one.demand: one.frequency_ratio for one in mix} for mix in (old, new))
     return 0.5 * sum(
         abs(before.get(demand, 0.0) - after.get(demand, 0.0))
         for demand in before.keys() | after.keys()
     )
-
-
-def _by_demand(classes: Iterable[PodClass]) -> Mapping[Demand, float]:
-    return {pod_class.demand: pod_class.frequency_ratio for pod_class in classes}
 
 
 def _order(demand: Demand) -> tuple[int, int, int, tuple[str, ...]]:

@@ -11,6 +11,7 @@ measured and explained is what runs.
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
+from itertools import compress
 from types import MappingProxyType
 from typing import Final
 
@@ -78,8 +79,7 @@ class LeastWasteOrder:
         library: Library = LIBRARY,
     ) -> None:
         self._matrix, self._request_ms, self._library = matrix, request_ms, library
-        self._bound_pods = bound_pods
-        self._now = now
+        self._bound_pods, self._now = bound_pods, now
         # The models of a Demand in this mix are globs, as the pod wrote them. They are resolved
         # each time the mix is learnt, since a cluster may get new models.
         self._mix, self._folded = WorkloadMix(), False
@@ -123,9 +123,7 @@ class LeastWasteOrder:
 
     def observe(self, pod: BoundPod) -> None:
         """Count a newly bound pod as started and, if it was not refused before, in the mix."""
-        if not self._folded:
-            return
-        demand = self._demand_of_bound(pod)
+        demand = self._demand_of_bound(pod) if self._folded else None
         if demand is not None:
             if not self._waiting.pop(pod.uid, False):
                 self._mix.observe(demand)
@@ -133,10 +131,9 @@ class LeastWasteOrder:
 
     def forget(self, pod: BoundPod) -> None:
         """Count a pod that was bound and is gone as ended."""
-        if self._folded:
-            demand = self._demand_of_bound(pod)
-            if demand is not None:
-                self.turnover.ended(demand.gpu_milli)
+        demand = self._demand_of_bound(pod) if self._folded else None
+        if demand is not None:
+            self.turnover.ended(demand.gpu_milli)
 
     def refused(self, pod: PodInfo) -> None:
         """Count a pod in the mix that found no node, once.
@@ -290,10 +287,7 @@ class LeastWasteOrder:
 
     def _allowed(self, globs: frozenset[str], models: tuple[str, ...]) -> frozenset[str] | None:
         """Return those of *models* that globs allow, or None for all of them."""
-        allowed = self._matrix.allowed(sorted(globs)).tolist()
-        found = frozenset(
-            model for model, is_allowed in zip(models, allowed, strict=False) if is_allowed
-        )
+        found = frozenset(compress(models, self._matrix.allowed(sorted(globs)).tolist()))
         return None if len(found) == len(models) else found
 
     def score(

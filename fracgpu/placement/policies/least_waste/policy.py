@@ -49,7 +49,6 @@ _NEVER_ASKED: Final = -2  # least_waste.c has -1 for what is not known
 _CLASS: Final = np.dtype(
     [("frequency", float), ("share", np.int64), ("cards", np.int64), ("cpu", np.int64)]
 )
-_NO_CLOSED: Final[Mapping[int, int]] = {}
 
 
 class Kind(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,7 +138,6 @@ class LeastWaste:
             set_bits=_SET_BITS,
             fill=self.weights.fill,
             fragment=self.weights.fragment,
-            idle=self.weights.idle,
         )
 
     def _model(self, drawn: Draws) -> Model:
@@ -166,8 +164,7 @@ class LeastWaste:
 
     def evaluated_in(self, time_ms: int) -> int:
         """Return how many evaluations take about that time: a count, whatever the load."""
-        classes = len(self.classes) if self.weights.fragment else 0
-        each_ms = max(self._steps, 1) / _PAIRS_PER_MS + classes / _CLASSES_PER_MS
+        each_ms = max(self._steps, 1) / _PAIRS_PER_MS + len(self.classes) / _CLASSES_PER_MS
         return max(1, int(time_ms / each_ms))
 
     def costs(
@@ -177,7 +174,7 @@ class LeastWaste:
         *,
         allowance: int = _ANY_NUMBER,
         first: NDArray[np.float64] | None = None,
-        closed: Mapping[int, int] = _NO_CLOSED,
+        closed: Mapping[int, int] | None = None,
     ) -> NDArray[np.float64]:
         """Return what a pod would cost on each of *rows*: thousandths of a card.
 
@@ -257,6 +254,7 @@ class LeastWaste:
         if self._nodes.now - self._priced_at >= _REPRICED_EVERY:
             self._priced_at = self._nodes.now
             self._prices.refresh(self._nodes)
+            self._policy.idle = self._prices.idle
 
     def _run(
         self,

@@ -48,7 +48,9 @@ _NAMES_ENOUGH: Final = 0.15
 _MAX_SETS: Final = 256
 # More of the first keeps models for those who name them, and costs allocation once the cluster is
 # full: decision 70 has the figures.
-_NOW_EXPONENT, _EVER_EXPONENT = 1.5, 1.9
+_NOW_EXPONENT: Final = 1.5
+# CPU starts to be ample where so much is free for each that pods request beside the idle cards.
+_AMPLE_FROM: Final = 1.5
 
 
 class Prices:
@@ -67,6 +69,7 @@ class Prices:
         worth: [model, CPU steps reached, idle cards of a node] what those cards are worth, in
             thousandths of a card.
         by_model: [model] what a part of a card costs, as a multiple of that part.
+        idle: what a part of a card costs that is idle on the node before the pod.
     """
 
     def __init__(
@@ -76,6 +79,9 @@ class Prices:
         requested = sum(one.frequency_ratio * one.demand.gpu_milli for one in classes)
         # Cards for each pod; before there is any pod, those of the prior are compared with one.
         self._requested = requested / WHOLE_CARD_MILLI or 1.0
+        cpu_milli = sum(one.frequency_ratio * one.demand.cpu_milli for one in classes)
+        self._cpu_milli = max(cpu_milli / self._requested, 1.0)  # for each card
+        self.idle = weights.idle
         observed = [
             one
             for one in classes
@@ -130,13 +136,12 @@ class Prices:
             float(idle.sum() / max(cards.sum(), 1.0)),
         )
         self._price_models(cards.astype(float), idle)
+        cpu_milli = float(nodes.cpu_milli[rows].clip(0).sum()) / max(float(idle.sum()), 1.0)
+        ample = min(max(cpu_milli / self._cpu_milli - _AMPLE_FROM, 0.0), 1.0)
+        self.idle = self._weights.idle + self._weights.ample * ample
 
     def _price_idle_cards(
-        self,
-        model: IntArray,
-        steps: IntArray,
-        idle_cards: IntArray,
-        idle_part: float,
+        self, model: IntArray, steps: IntArray, idle_cards: IntArray, idle_part: float
     ) -> None:
         # The same axes as worth: idle cards on nodes of each kind.
         usable = np.zeros_like(self.worth)
@@ -165,7 +170,7 @@ class Prices:
         now = _pressure(confined, self._sets @ idle / max(float(idle.sum()), 1.0))
         ever = _pressure(confined, self._sets @ part)
         # A model in several sets has the highest price that any of them sets.
-        price = now**_NOW_EXPONENT * ever**_EVER_EXPONENT
+        price = now**_NOW_EXPONENT * ever
         self.by_model[:] = (self._sets * price[:, None]).max(0, initial=0.0)
 
 

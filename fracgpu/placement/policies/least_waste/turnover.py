@@ -31,6 +31,8 @@ class Weights:
         premium_limit: what scarcity makes of one card at the most, in cards.
         idle: what is idle on the node before the pod. A little of it breaks ties, towards the
             fuller node; more of it lets nodes that are nearly empty become so.
+        ample: the same, as far as CPU is ample. Then most nodes can be filled in any order, and one
+            after the other leaves each gap open to most pods; where CPU is short it strands CPU.
     """
 
     fill: float
@@ -38,13 +40,18 @@ class Weights:
     scarcity: float
     premium_limit: float
     idle: float
+    ample: float
 
 
-# With ample CPU and many small pods every card can be filled in any order, and all other costs are
-# equal: hence the ten-thousandth.
-FILLING: Final = Weights(fill=1.0, fragment=0.0, scarcity=0.1, premium_limit=30.0, idle=1e-4)
+# A gap that the pod fits exactly and a card that it would break differ less in `fill` than by the
+# chance of its draws; fragments are exact.
+FILLING: Final = Weights(
+    fill=1.0, fragment=0.15, scarcity=0.1, premium_limit=30.0, idle=1e-4, ample=0.01
+)
 # Pods of eight cards that also name a model soon meet a limit of 30 and are lost, see decision 70.
-TURNING_OVER: Final = Weights(fill=0.1, fragment=1.0, scarcity=0.3, premium_limit=300.0, idle=0.02)
+TURNING_OVER: Final = Weights(
+    fill=0.1, fragment=1.0, scarcity=0.3, premium_limit=300.0, idle=0.02, ample=0.0
+)
 
 
 class Turnover:

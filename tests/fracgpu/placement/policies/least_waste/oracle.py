@@ -51,7 +51,7 @@ class Oracle:
             return inf
         rise = self.cost(model, after, cpu - taken) - self.cost(model, levels, cpu)
         price = float(self._prices.by_model[model])
-        return rise + self._weights.idle * sum(levels) + price * share * len(cards)
+        return rise + self._prices.idle * sum(levels) + price * share * len(cards)
 
     def cost(self, model: int, levels: Sequence[int], cpu: int) -> float:
         lost = self._draws[model].lost_milli
@@ -66,13 +66,9 @@ class Oracle:
         return waste - self._worth(model, cpu, levels.count(1000))
 
     def _waste(self, model: int, levels: list[int], cpu: int) -> float:
-        found = 0.0
-        if self._weights.fill:
-            each = [self._filled(model, levels, cpu, number) for number in range(SEQUENCES)]
-            found += self._weights.fill * fmean(each)
-        if self._weights.fragment:
-            found += self._weights.fragment * self._unusable(model, levels, cpu)
-        return found
+        each = [self._filled(model, levels, cpu, number) for number in range(SEQUENCES)]
+        fragment = self._unusable(model, levels, cpu)
+        return self._weights.fill * fmean(each) + self._weights.fragment * fragment
 
     def _filled(self, model: int, levels: list[int], cpu: int, sequence: int) -> int:
         """Return what is idle after one sequence of pods."""
