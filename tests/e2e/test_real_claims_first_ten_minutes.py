@@ -25,7 +25,6 @@ from tests.support.real_cluster import (
     a_cluster_with_our_images,
     a_long_half,
 )
-from tests.support.real_runtime import find_runtime, tag_image
 from tests.support.snapshot import wait_for_controllers
 from tests.support.timed import Steps
 from tests.support.waiting import until
@@ -78,8 +77,7 @@ async def card_of(cluster: RealCluster, pod: Json, *, mib: int) -> str:
 async def install(cluster: RealCluster, steps: Steps) -> None:
     await wait_for_controllers(cluster.client)
     ours = "docker.io/library/fracgpu:0.1.0"
-    socket = cluster.root / "run" / "containerd.sock"
-    tag_image(find_runtime(), socket=socket, image=ours, name=PUSHED)
+    cluster.name_image(ours, PUSHED)
     command, label, _ = documented(GUIDE, "claims-install")
     admin = cluster.kubectl.kubeconfig
     with steps.step("helm install"):

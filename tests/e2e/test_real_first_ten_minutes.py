@@ -42,7 +42,6 @@ from tests.support.real_cluster import (
     a_long_half,
     wait_counted,
 )
-from tests.support.real_runtime import find_runtime, tag_image
 from tests.support.snapshot import differences, wait_for_controllers
 from tests.support.timed import Steps
 from tests.support.waiting import until
@@ -161,10 +160,9 @@ async def ready_cluster(cluster: RealCluster) -> None:
 
     await wait_for_controllers(cluster.client)
     await until(node_has_its_lease, what="kubelet has made its own Lease", limit_s=90)
-    runtime, socket = find_runtime(), cluster.root / "run" / "containerd.sock"
     for version in (SHIPPED, NEXT):
         ours = f"docker.io/library/fracgpu:{SHIPPED}"
-        tag_image(runtime, socket=socket, image=ours, name=f"{PUSHED}:{version}")
+        cluster.name_image(ours, f"{PUSHED}:{version}")
 
 
 async def wait_ready(cluster: RealCluster) -> None:

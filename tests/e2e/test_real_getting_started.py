@@ -24,7 +24,7 @@ from tests.support.real_cluster import (
     cluster_runtime_or_skip,
     image_of,
 )
-from tests.support.real_runtime import IMAGE, find_runtime, tag_image
+from tests.support.real_runtime import IMAGE
 from tests.support.registry import Registry
 from tests.support.waiting import until
 from tests.tools.image.test_push import cloned, needs, ran, with_words
@@ -59,12 +59,6 @@ class Reader:
 
     async def follows(self, block: str) -> str:
         return await self.types(*documented(GUIDE, block))
-
-
-def name_image(cluster: RealCluster, image: str, name: str) -> None:
-    """Give an image of the node the name by which a reader's node would have pulled it."""
-    socket = cluster.root / "run" / "containerd.sock"
-    tag_image(find_runtime(), socket=socket, image=image, name=name)
 
 
 async def check_half(cluster: RealCluster) -> None:
@@ -102,7 +96,7 @@ async def test_the_readmes_five_commands_lead_to_a_pod_with_half_a_card(
         registry.serve(port=registry.port),  # the same, where the node is
     ):
         # The node reaches no registry but the test's own.
-        name_image(cluster, IMAGE, BUSYBOX)
+        cluster.name_image(IMAGE, BUSYBOX)
         admin = cluster.kubectl.kubeconfig
         # Without a GPU, as the README says.
         install = f"{with_words(install, own)} --set simulatedCards.enabled=true"
@@ -147,9 +141,9 @@ async def test_the_guide_leads_to_a_pod_with_its_share(tmp_path: Path) -> None:
     helm_or_skip()
     _, _, install, share, apply = documented("README.md", "use-it")
     async with a_cluster_with_our_images(tmp_path) as cluster:
-        name_image(cluster, IMAGE, BUSYBOX)
+        cluster.name_image(IMAGE, BUSYBOX)
         ours = image_of("fracgpu")
-        name_image(cluster, f"docker.io/library/{ours}", f"registry.example.com/team/{ours}")
+        cluster.name_image(f"docker.io/library/{ours}", f"registry.example.com/team/{ours}")
         reader = Reader(cluster)
         assert [f"{install} --set simulatedCards.enabled=true", share, apply] == [
             documented(GUIDE, "install")[0],

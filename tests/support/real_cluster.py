@@ -50,6 +50,7 @@ from tests.support.real_runtime import (
     import_archive,
     import_image,
     kubelet_config,
+    tag_image,
 )
 from tests.support.waiting import until
 
@@ -73,6 +74,7 @@ class RealCluster:
     """A running cluster; it ends with :func:`a_real_cluster`'s block."""
 
     root: Path
+    runtime: Runtime
     api: ControlPlane
     client: KubeClient
     kubectl: Kubectl
@@ -81,6 +83,15 @@ class RealCluster:
     kubelet: Child
     proxy: Child
     dns: Child
+
+    @property
+    def containerd_socket(self) -> Path:
+        """Where the node's containerd listens."""
+        return self.root / "run" / "containerd.sock"
+
+    def name_image(self, image: str, name: str) -> None:
+        """Give an image of the node the name by which a reader's node would have pulled it."""
+        tag_image(self.runtime, socket=self.containerd_socket, image=image, name=name)
 
     async def apply(self, folder: Path) -> None:
         """Apply a folder with a kustomization, as ``kubectl apply -k`` does."""
@@ -230,7 +241,7 @@ async def a_real_cluster(
         )
         cluster = _lay_out(root, runtime, api, client, mounts, handlers or {})
         stack.push_async_callback(_end_all, cluster)
-        await _start(cluster, runtime, images)
+        await _start(cluster, images)
         yield cluster
 
 
@@ -370,6 +381,7 @@ def _lay_out(
     containerd: list[str | Path] = [runtime.containerd, "-c", root / "containerd.toml"]
     return RealCluster(
         root=root,
+        runtime=runtime,
         api=api,
         client=client,
         kubectl=Kubectl.find(root / "kubeconfig"),
@@ -411,15 +423,15 @@ def _proxy_configuration(kubeconfig: Path) -> Json:
     }
 
 
-async def _start(cluster: RealCluster, runtime: Runtime, images: Iterable[Path]) -> None:
+async def _start(cluster: RealCluster, images: Iterable[Path]) -> None:
     binding = ("clusterrolebinding", "apiserver-asks-kubelet", f"--user={_CALLER}")
     await cluster.kubectl("create", *binding, "--clusterrole=system:kubelet-api-admin")
-    socket = cluster.root / "run" / "containerd.sock"
+    socket = cluster.containerd_socket
     await cluster.containerd.start()
     await cluster.containerd.wait_socket(socket)
-    import_image(runtime, socket=socket, workdir=cluster.root)
+    import_image(cluster.runtime, socket=socket, workdir=cluster.root)
     for archive in images:
-        import_archive(runtime, socket=socket, archive=archive)
+        import_archive(cluster.runtime, socket=socket, archive=archive)
     for child in (cluster.dns, cluster.proxy, cluster.kubelet):
         await child.start()
 
