@@ -20,7 +20,7 @@ import numpy.ma  # np.unique imports it late, and that takes 10 ms
 from numpy.typing import NDArray
 
 from fracgpu.cards.card import CardUuid
-from fracgpu.k8s.resources import HostResources, pod_requests
+from fracgpu.k8s.resources import HostResources
 from fracgpu.placement.fit import USABLE
 from fracgpu.placement.node_matrix import WHOLE_CARD_MILLI, IntArray, NodeMatrix
 from fracgpu.placement.policies.least_waste.library import LIBRARY, Library
@@ -148,7 +148,7 @@ class LeastWasteOrder:
         self._waiting[uid] = True
         (container,) = need.containers
         demand = Demand(
-            cpu_milli=min(pod_requests(pod.record.containers).cpu_milli, _MOST),
+            cpu_milli=min(pod.host.cpu_milli, _MOST),
             cards=container.cards,
             share_milli=_milli(container.mib, self._nodes.usual_size_mib()),
             models=frozenset(need.models) or None,
