@@ -202,8 +202,12 @@ static float evaluated(const struct policy *policy, const struct state *state, i
             levels[at] = levels[at - 1];
         levels[at] = level;
     }
-    return (float)(policy->fill * filled(model, policy->steps, levels, live, cpu) +
-                   policy->fragment * unusable(policy, state->model, levels, live, cpu));
+    double found = 0;
+    if (policy->fill != 0)
+        found += policy->fill * filled(model, policy->steps, levels, live, cpu);
+    if (policy->fragment != 0)
+        found += policy->fragment * unusable(policy, state->model, levels, live, cpu);
+    return (float)found;
 }
 
 /* The finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014). */

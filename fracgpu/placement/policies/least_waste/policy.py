@@ -164,7 +164,8 @@ class LeastWaste:
 
     def evaluated_in(self, time_ms: int) -> int:
         """Return how many evaluations take about that time: a count, whatever the load."""
-        each_ms = max(self._steps, 1) / _PAIRS_PER_MS + len(self.classes) / _CLASSES_PER_MS
+        classes = len(self.classes) if self.weights.fragment else 0
+        each_ms = max(self._steps, 1) / _PAIRS_PER_MS + classes / _CLASSES_PER_MS
         return max(1, int(time_ms / each_ms))
 
     def costs(

@@ -48,9 +48,9 @@ _NAMES_ENOUGH: Final = 0.15
 _MAX_SETS: Final = 256
 # More of the first keeps models for those who name them, and costs allocation once the cluster is
 # full: decision 70 has the figures.
-_NOW_EXPONENT: Final = 1.5
+_NOW_EXPONENT, _EVER_EXPONENT = 1.5, 1.9
 # CPU starts to be ample where so much is free for each that pods request beside the idle cards.
-_AMPLE_FROM: Final = 1.5
+_AMPLE_FROM: Final = 2.0
 
 
 class Prices:
@@ -170,7 +170,7 @@ class Prices:
         now = _pressure(confined, self._sets @ idle / max(float(idle.sum()), 1.0))
         ever = _pressure(confined, self._sets @ part)
         # A model in several sets has the highest price that any of them sets.
-        price = now**_NOW_EXPONENT * ever
+        price = now**_NOW_EXPONENT * ever**_EVER_EXPONENT
         self.by_model[:] = (self._sets * price[:, None]).max(0, initial=0.0)
 
 

@@ -43,10 +43,10 @@ class Weights:
     ample: float
 
 
-# A gap that the pod fits exactly and a card that it would break differ less in `fill` than by the
-# chance of its draws; fragments are exact.
+# With ample CPU and many small pods every card can be filled in any order, and all other costs are
+# equal.
 FILLING: Final = Weights(
-    fill=1.0, fragment=0.15, scarcity=0.1, premium_limit=30.0, idle=1e-4, ample=0.01
+    fill=1.0, fragment=0.0, scarcity=0.1, premium_limit=30.0, idle=1e-4, ample=0.01
 )
 # Pods of eight cards that also name a model soon meet a limit of 30 and are lost, see decision 70.
 TURNING_OVER: Final = Weights(

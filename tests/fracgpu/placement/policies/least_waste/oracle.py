@@ -66,9 +66,13 @@ class Oracle:
         return waste - self._worth(model, cpu, levels.count(1000))
 
     def _waste(self, model: int, levels: list[int], cpu: int) -> float:
-        each = [self._filled(model, levels, cpu, number) for number in range(SEQUENCES)]
-        fragment = self._unusable(model, levels, cpu)
-        return self._weights.fill * fmean(each) + self._weights.fragment * fragment
+        found = 0.0
+        if self._weights.fill:
+            each = [self._filled(model, levels, cpu, number) for number in range(SEQUENCES)]
+            found += self._weights.fill * fmean(each)
+        if self._weights.fragment:
+            found += self._weights.fragment * self._unusable(model, levels, cpu)
+        return found
 
     def _filled(self, model: int, levels: list[int], cpu: int, sequence: int) -> int:
         """Return what is idle after one sequence of pods."""

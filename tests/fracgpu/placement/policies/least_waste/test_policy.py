@@ -128,21 +128,6 @@ def test_a_share_completes_a_card_rather_than_open_another() -> None:
     assert chosen(a_policy(nodes, folded([HALF, WHOLE_CARD])), nodes, HALF) == (1, (1,))
 
 
-@pytest.mark.parametrize("others", [(), (0,) * 7, (1000,) * 7, (200, 400)])
-def test_where_cpu_is_ample_a_gap_that_fits_exactly_is_taken_before_an_idle_card(
-    others: tuple[int, ...],
-) -> None:
-    pods = [
-        Demand(cpu_milli=100, cards=1, share_milli=share_milli)
-        for share_milli in range(300, 950, 10)
-    ]
-    nodes = some_nodes([1000] * 8, [pods[0].share_milli, *others])
-    policy = a_policy(nodes, folded(pods))
-    for pod in pods:
-        nodes.put(1, pod.share_milli, *others)
-        assert (pod, chosen(policy, nodes, pod)) == (pod, (1, (0,)))
-
-
 def test_a_single_card_pod_spares_the_last_whole_node() -> None:
     nodes = some_nodes([1000] * 8, [1000] * 3)
 
