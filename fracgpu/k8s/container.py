@@ -16,12 +16,23 @@ class ContainerKind(Enum):
 
 
 class ContainerSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """One container of a pod's spec; init containers come before app containers, in spec order."""
+    """One container of a pod's spec; init containers come before app containers, in spec order.
+
+    Attributes:
+        injected: another webhook has added it in the request that creates the pod.
+    """
 
     name: str
     kind: ContainerKind = ContainerKind.APP
     limits: Mapping[str, str] = {}
     requests: Mapping[str, str] = {}
+    injected: bool = False
+
+
+def app_containers(containers: Sequence[ContainerSpec]) -> list[str]:
+    """Return the names of the app containers, without injected ones where there are others."""
+    apps = [spec for spec in containers if spec.kind is ContainerKind.APP]
+    return [spec.name for spec in apps if not spec.injected] or [spec.name for spec in apps]
 
 
 def init_container_kind(restart_policy: str | None) -> ContainerKind:

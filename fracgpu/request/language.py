@@ -11,7 +11,7 @@ from fracgpu.cards.card import FULL_CORES
 from fracgpu.cards.card_class import Vendor, model_key
 from fracgpu.errors import PodField, RequestError, listed, shorten
 from fracgpu.globs import MAX_GLOB_CHARS, is_glob
-from fracgpu.k8s.container import ContainerKind, ContainerSpec
+from fracgpu.k8s.container import ContainerKind, ContainerSpec, app_containers
 from fracgpu.request.bounds import (
     MAX_CONTAINERS,
     MAX_GLOBS,
@@ -294,10 +294,11 @@ def main_container(
 ) -> str | None:
     """Return the container that an item without a name is for, if the pod has any app container.
 
-    It is the one that :func:`stated_main_container` returns, else the first app container.
+    It is the one that :func:`stated_main_container` returns, else the first app container that no
+    other webhook has injected.
     """
-    apps = (spec.name for spec in containers if spec.kind is ContainerKind.APP)
-    return stated_main_container(annotations, containers) or next(apps, None)
+    stated = stated_main_container(annotations, containers)
+    return stated or next(iter(app_containers(containers)), None)
 
 
 def stated_main_container(

@@ -10,6 +10,8 @@ from fracgpu import names
 from fracgpu.request.dialects.registry import DIALECTS
 from simulator.apiserver.admission.match_conditions import context
 from tests.support.yaml_files import read_documents
+from tests.webhook.builders import a_container, judged, stored
+from tests.webhook.builders import a_pod as admitted_pod
 from webhook.admission_config import BUILT_IN_WORKLOADS
 
 Json = dict[str, Any]
@@ -159,16 +161,20 @@ def test_a_request_on_the_jobs_of_a_cron_job_is_asked_about_too(part: str) -> No
     assert who(WORKLOADS, other) == []
 
 
-def test_a_pod_with_a_grant_is_not_even_compared_with_other_systems_keys() -> None:
-    """Its label has our prefix, so the conditions would leave it out as well."""
-    not_granted = {"matchExpressions": [{"key": names.GRANTED, "operator": "DoesNotExist"}]}
+def test_who_translated_a_pod_is_asked_again_when_another_webhook_has_changed_it() -> None:
+    """The API server repeats only calls that it made: of those the entry for ours is none."""
+    limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem-percentage": "50"}
+    foreign = granted(admitted_pod(a_container(resources={"limits": limits})))
+    ours = granted(admitted_pod(fraction="0.5"))
 
-    assert {name.split(".")[0]: entry.get("objectSelector") for name, entry in PODS.items()} == {
-        "pods": None,
-        "dialects": not_granted,
-        "hints": not_granted,
-    }
-    assert who(PODS, a_pod("aliyun.com/gpu-mem", labels=(names.GRANTED,))) == ["pods"]
+    assert who(PODS, foreign) == ["pods", "dialects", "hints"]
+    assert who(PODS, ours) == ["pods"]
+    assert not [name for name, entry in PODS.items() if "objectSelector" in entry]
+
+
+def granted(pod: Json) -> Json:
+    """Return the pod as it is stored where HAMi's dialect is on."""
+    return stored(pod, judged(pod, labels={names.DIALECTS_LABEL: "hami"}))
 
 
 @pytest.mark.parametrize(

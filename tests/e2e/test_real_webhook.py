@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 
 from fracgpu import names
-from kube.kinds import MUTATING_WEBHOOKS, NAMESPACES, PODS, RESOURCE_QUOTAS
+from kube.kinds import CONFIGMAPS, MUTATING_WEBHOOKS, NAMESPACES, PODS, RESOURCE_QUOTAS
 from process.tls import ServingTls
 from simulator.envtest.control_plane import ControlPlane
 from simulator.envtest.prometheus import RealPrometheus
@@ -198,8 +198,13 @@ async def test_an_alert_tells_of_calls_that_kube_apiserver_could_not_make(
 
 
 @asynccontextmanager
-async def a_mesh(harness: Harness, **selector: str) -> AsyncIterator[None]:
-    """Serve a webhook, called after ours, that puts its proxy first and chooses the nodes."""
+async def a_mesh(
+    harness: Harness, *, selector: dict[str, str], name: str = "zz-mesh"
+) -> AsyncIterator[None]:
+    """Serve a webhook that puts its proxy first and chooses the nodes.
+
+    Webhooks are called in the order of the names of their configurations.
+    """
 
     async def review(request: web.Request) -> web.Response:
         asked = (await request.json())["request"]
@@ -242,24 +247,45 @@ async def a_mesh(harness: Harness, **selector: str) -> AsyncIterator[None]:
                 }
             ],
         }
-        # Webhooks are called in the order of the names of their configurations.
-        body = {"metadata": {"name": "zz-mesh"}, "webhooks": [hook]}
+        body = {"metadata": {"name": name}, "webhooks": [hook]}
         await harness.client.create(MUTATING_WEBHOOKS, body)
+
+        async def called() -> bool:
+            pod = named(a_pod(a_container("plain")), "probe")
+            stored: dict[str, Any] = await harness.client.create(PODS, pod, dry_run=True)
+            return len(stored["spec"]["containers"]) == 2
+
+        await until(called, what="the mesh's webhook is called")
         yield
     finally:
         await runner.cleanup()
 
 
-async def test_a_webhook_called_after_ours_may_add_a_container_and_choose_the_nodes(
-    harness: Harness,
+def halves() -> dict[str, Json]:
+    """Return pods that ask for half a card, in our words, in others', and in both."""
+    kai = a_pod()
+    kai["metadata"]["annotations"] = {"gpu-fraction": "0.5"}
+    both = a_pod(fraction="0.5")
+    both["metadata"]["annotations"]["gpu-fraction"] = "0.5"
+    limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem-percentage": "50"}
+    hami = a_pod(a_container(resources={"limits": limits}))
+    return {"ours": a_pod(fraction="0.5"), "kai": kai, "both": both, "hami": hami}
+
+
+@pytest.mark.parametrize("mesh", ["aa-mesh", "zz-mesh"], ids=["before-ours", "after-ours"])
+@pytest.mark.parametrize("of_namespace", [True, False], ids=["label", "configmap"])
+async def test_another_webhook_may_add_a_container_and_choose_the_nodes(
+    harness: Harness, *, mesh: str, of_namespace: bool
 ) -> None:
     small = some_cards("gpu-2", count=4, mib=8_000)
     await register(harness.client, a_sharing_node("gpu-2", cards=small))
-    label = {"metadata": {"labels": {names.DIALECTS_LABEL: "kai"}}}
-    await harness.client.patch(NAMESPACES, "default", label)
-    half = a_pod(fraction="0.5")
-    both = a_pod(fraction="0.5")
-    both["metadata"]["annotations"]["gpu-fraction"] = "0.5"
+    if of_namespace:
+        label = {"metadata": {"labels": {names.DIALECTS_LABEL: "kai.hami"}}}
+        await harness.client.patch(NAMESPACES, "default", label)
+    else:
+        body = {"data": {"admission": "dialects: [kai, hami]"}}
+        meta = {"name": "fracgpu-config", "namespace": harness.settings.namespace}
+        await harness.client.create(CONFIGMAPS, {"metadata": meta, **body})
 
     async def created(pod: Json, name: str) -> dict[str, dict[str, Any]]:
         """Return the stored pod's containers by name."""
@@ -271,21 +297,14 @@ async def test_a_webhook_called_after_ours_may_add_a_container_and_choose_the_no
         await harness.give_certificate()
         await says(harness, "200")
         await harness.register()
-        first = await created(half, "first")
+        first = await created(a_pod(fraction="0.5"), "first")
         assert first["train"]["resources"]["limits"][names.GPU_MEM] == "4k", "of the other node"
-        mesh = a_mesh(harness, **{"kubernetes.io/hostname": "gpu-1"})
-        await stack.enter_async_context(mesh)
-
-        async def meshed() -> bool:
-            pod = named(a_pod(a_container("plain")), "probe")
-            stored: dict[str, Any] = await harness.client.create(PODS, pod, dry_run=True)
-            return len(stored["spec"]["containers"]) == 2
-
-        await until(meshed, what="the mesh's webhook is called")
-        for name, pod in (("ours", half), ("both", both)):
+        selector = {"kubernetes.io/hostname": "gpu-1"}
+        await stack.enter_async_context(a_mesh(harness, selector=selector, name=mesh))
+        for name, pod in halves().items():
             found = await created(pod, name)
             assert found["proxy"]["env"] == [{"name": names.ENV_VISIBLE_DEVICES, "value": "void"}]
-            assert found["proxy"]["resources"] == {}
+            assert found["proxy"]["resources"] == {}, name
             assert found["train"]["resources"]["limits"][names.GPU_MEM] == "12k", name
 
 

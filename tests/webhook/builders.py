@@ -78,6 +78,15 @@ def parsed(pod: Json) -> Pod:
     return read_pod(json.dumps(pod).encode())
 
 
+def as_sent(pod: Json) -> Json:
+    """Return the pod with the fields listed that its author wrote, as the API server lists them."""
+    keys = [f'k:{{"name":"{each["name"]}"}}' for each in pod["spec"]["containers"]]
+    fields: Json = {"f:spec": {"f:containers": {key: {".": {}, "f:name": {}} for key in keys}}}
+    manager = {"manager": "kubectl", "operation": "Update", "apiVersion": "v1"}
+    managed = {**manager, "fieldsType": "FieldsV1", "fieldsV1": fields}
+    return {**pod, "metadata": {**pod["metadata"], "managedFields": [managed]}}
+
+
 def judged(
     pod: Json,
     classes: Sequence[CardClass] | None = CLASSES,

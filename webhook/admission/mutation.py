@@ -78,8 +78,7 @@ _DEFAULT_SCHEDULERS: Final = ("", "default-scheduler")
 
 _WRITTEN_LATER: Final = frozenset(names.RESERVED_KEYS) - {names.GRANTED}
 _MOST_GRANTED: Final = 120  # characters of a grant that an error quotes
-# Of a pod with a grant: the entries of deploy/webhook.yaml that are not for such pods select on it,
-# so that the API server need not convert the pod for their match conditions.
+# Of a pod with a grant, for selectors.
 _LABELS: Final = {names.GRANTED: "true"}
 
 NOT_READ_YET: Final = Denied(

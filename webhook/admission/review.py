@@ -4,6 +4,7 @@ Source: k8s.io/api/admission/v1 types.go.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from enum import Enum
 from typing import Final, TypeVar
 
@@ -15,6 +16,8 @@ from fracgpu.k8s.container import ContainerKind, ContainerSpec, init_container_k
 from fracgpu.k8s.node_affinity import Toleration
 
 _T = TypeVar("_T")
+
+_NULL: Final = msgspec.Raw(b"null")
 
 
 class MalformedReviewError(Exception):
@@ -85,6 +88,7 @@ class PodMeta(msgspec.Struct, frozen=True, rename="camel"):
     namespace: str = ""
     annotations: dict[str, str] | None = None
     labels: dict[str, str] | None = None
+    managed_fields: msgspec.Raw = _NULL
 
 
 class PodOs(msgspec.Struct, frozen=True, gc=False):
@@ -210,12 +214,54 @@ def specs(pod: Pod) -> tuple[ContainerSpec, ...]:
     Without the resources of a node itself: no request for a card is made in those.
     """
     apps = [_spec(each, ContainerKind.APP) for each in pod.spec.containers]
+    written = _written_containers(pod) if len(apps) > 1 else ()
+    if written:
+        apps = [msgspec.structs.replace(it, injected=it.name not in written) for it in apps]
     if not pod.spec.init_containers:
         return tuple(apps)
     init = [
         _spec(each, init_container_kind(each.restart_policy)) for each in pod.spec.init_containers
     ]
     return (*init, *apps)
+
+
+class _SpecFields(msgspec.Struct):
+    containers: dict[str, msgspec.Raw] = msgspec.field(default_factory=dict, name="f:containers")
+
+
+class _Fields(msgspec.Struct):
+    spec: _SpecFields = msgspec.field(default_factory=_SpecFields, name="f:spec")
+
+
+class _Manager(msgspec.Struct):
+    """One of ``managedFields``."""
+
+    fields: _Fields = msgspec.field(default_factory=_Fields, name="fieldsV1")
+
+
+_managers_decoder: Final = msgspec.json.Decoder(list[_Manager])
+_KEY_OF_ITEM: Final = "k:"
+
+
+def _written_containers(pod: Pod) -> frozenset[str]:
+    """Return the app containers that the request's author wrote; empty where that is not known.
+
+    ``managedFields`` has the fields of the object as it was sent, and not what webhooks have added
+    to it since (apiserver, pkg/endpoints/handlers/create.go).
+    """
+    with suppress(ValueError):  # msgspec's errors; of templates too, which have no such fields
+        found = _managers_decoder.decode(pod.metadata.managed_fields)
+        items = [key for manager in found for key in manager.fields.spec.containers]
+        return frozenset(
+            msgspec.json.decode(key.removeprefix(_KEY_OF_ITEM), type=_ContainerName).name
+            for key in items
+            if key.startswith(_KEY_OF_ITEM)
+        )
+    return frozenset()
+
+
+class _ContainerName(msgspec.Struct):
+    name: str
 
 
 def _spec(container: Container, kind: ContainerKind) -> ContainerSpec:
@@ -237,7 +283,6 @@ def _beside_host(amounts: dict[str, str | int | float] | None) -> dict[str, str]
 
 _API_VERSION: Final = "admission.k8s.io/v1"
 _KIND: Final = "AdmissionReview"
-_NULL: Final = msgspec.Raw(b"null")
 _OF_HOST: Final = frozenset({"cpu", "memory", "ephemeral-storage"})
 
 # kube-apiserver truncates every warning to 256 characters once all of them together exceed 4096

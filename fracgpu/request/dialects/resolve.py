@@ -11,7 +11,7 @@ import msgspec
 
 from fracgpu import names
 from fracgpu.errors import PodField, RequestError, listed, shorten
-from fracgpu.k8s.container import ContainerKind, ContainerSpec
+from fracgpu.k8s.container import ContainerSpec, app_containers
 from fracgpu.request.bounds import MAX_VALUE_CHARS
 from fracgpu.request.dialects.amounts import annotation_field, limit_field
 from fracgpu.request.dialects.dialect import (
@@ -97,8 +97,7 @@ class OwnedKeys:
 def _target(pod: PodForDialects, limits: Mapping[str, Mapping[str, str]]) -> str:
     """Return the container that a stray resource is for: the first with a request, else an app."""
     asking = [name for name, amounts in limits.items() if amounts]
-    apps = [spec.name for spec in pod.containers if spec.kind is ContainerKind.APP]
-    return next(iter([*asking, *apps]), "")
+    return next(iter([*asking, *app_containers(pod.containers)]), "")
 
 
 def keys_of(pod: PodForDialects) -> tuple[str, ...]:
@@ -111,7 +110,7 @@ def _with(
     containers: tuple[ContainerSpec, ...], *, limits: Mapping[str, Mapping[str, str]]
 ) -> tuple[ContainerSpec, ...]:
     return tuple(
-        ContainerSpec(name=spec.name, kind=spec.kind, limits=limits.get(spec.name, {}))
+        msgspec.structs.replace(spec, limits=limits.get(spec.name, {}), requests={})
         for spec in containers
     )
 

@@ -20,6 +20,7 @@ from tests.webhook.builders import (
     Json,
     a_container,
     a_pod,
+    as_sent,
     denied,
     judged,
     patched,
@@ -112,7 +113,7 @@ def need_of(pod: Json) -> PodNeed | None:
 def test_a_service_mesh_may_be_called_before_us_or_after_us(
     dialect: str, row: Row, place: int
 ) -> None:
-    """Called first, it names the pod's own container as the default, for kubectl."""
+    """Called first, it may name the pod's own container as the default, for kubectl."""
     rules = replace(RULES, dialects=DialectSettings(options=row.options))
 
     def admitted(pod: Json) -> Json:
@@ -123,10 +124,12 @@ def test_a_service_mesh_may_be_called_before_us_or_after_us(
     alone = admitted(of(row))
     after_us = admitted(with_proxy(alone, place))
     before_us = admitted(with_proxy(of(row), place, **{"default-container": "train"}))
+    not_named = admitted(with_proxy(as_sent(of(row)), place))
 
-    assert need_of(alone) == need_of(after_us) == need_of(before_us) is not None
-    assert admitted(after_us) == after_us
-    assert admitted(before_us) == before_us
+    assert need_of(alone) is not None
+    for meshed in (after_us, before_us, not_named):
+        assert need_of(meshed) == need_of(alone)
+        assert admitted(meshed) == meshed
 
 
 @ONE_OF_EACH

@@ -27,6 +27,7 @@ from tests.webhook.builders import (
     Json,
     a_container,
     a_pod,
+    as_sent,
     denied,
     judged,
     judged_change,
@@ -843,6 +844,29 @@ def test_an_item_without_a_name_is_refused_where_it_could_be_for_either_of_two()
         "fracgpu.io/cores is '30'; want pairs 'container=item': kubectl.kubernetes.io/"
         "default-container names 'train', and 'eval' before it asks for a share too"
     )
+
+
+@pytest.mark.parametrize("managed", [[], [{}], [{"fieldsV1": {"f:spec": 3}}], "none", None])
+def test_where_it_is_not_known_who_wrote_a_container_the_first_is_meant(managed: object) -> None:
+    pod = a_pod(a_container("proxy"), a_container("train"), fraction="0.5")
+    pod["metadata"]["managedFields"] = managed
+
+    assert patched(judged(pod)).granted.startswith("proxy: ")
+
+
+def test_a_share_is_for_the_first_container_that_the_author_wrote() -> None:
+    pod = as_sent(a_pod(a_container("train"), a_container("web"), fraction="0.5"))
+    pod["spec"]["containers"].insert(0, a_container("proxy"))
+    pod["spec"]["containers"].append(a_container("logs"))
+
+    outcome = patched(judged(pod))
+
+    assert outcome.granted.startswith("train: ")
+    again = stored(pod, outcome)
+    assert judged(again) == Allowed(dialect=OURS)
+    named = copy.deepcopy(pod)
+    named["metadata"]["annotations"][names.FRACTION] = "logs=0.5"
+    assert patched(judged(named)).granted.startswith("logs: ")
 
 
 def test_a_container_that_a_service_mesh_puts_first_takes_no_share() -> None:

@@ -11,7 +11,7 @@ from typing import Final
 
 from fracgpu import names
 from fracgpu.errors import RequestError, listed
-from fracgpu.k8s.container import ContainerKind
+from fracgpu.k8s.container import app_containers
 from fracgpu.request.dialects.amounts import (
     annotation_field,
     card_count,
@@ -164,8 +164,7 @@ def _chosen(pod: PodForDialects) -> str:
     name = pod.annotations.get(CONTAINER)
     if name is not None:
         return _known(pod, name, field=annotation_field(CONTAINER), found=name)
-    apps = (spec.name for spec in pod.containers if spec.kind is ContainerKind.APP)
-    if main := pod.main or next(apps, None):
+    if main := pod.main or next(iter(app_containers(pod.containers)), None):
         return main
     raise RequestError(
         field=annotation_field(FRACTION if FRACTION in pod.annotations else MEMORY),

@@ -8,7 +8,7 @@ from typing import Final
 from fracgpu import names
 from fracgpu.cards.card import FULL_CORES
 from fracgpu.errors import RequestError, listed
-from fracgpu.k8s.container import ContainerKind
+from fracgpu.k8s.container import app_containers
 from fracgpu.request.dialects.amounts import (
     annotation_field,
     card_count,
@@ -185,7 +185,7 @@ def _compute(pod: PodForDialects, key: str) -> int | None:
 
 def _container(pod: PodForDialects) -> str:
     """Return the one container of the request; several cannot share one slice."""
-    apps = [spec.name for spec in pod.containers if spec.kind is ContainerKind.APP]
+    apps = app_containers(pod.containers)
     named = pod.annotations.get(CONTAINER, pod.main)
     if named is None and len(apps) == 1:
         return apps[0]
