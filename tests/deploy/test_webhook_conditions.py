@@ -167,9 +167,19 @@ def test_who_translated_a_pod_is_asked_again_when_another_webhook_has_changed_it
     foreign = granted(admitted_pod(a_container(resources={"limits": limits})))
     ours = granted(admitted_pod(fraction="0.5"))
 
+    own_keys = {"key": names.GRANTED, "operator": "NotIn", "values": ["true"]}
+    selectors = {"dialects": {"matchExpressions": [own_keys]}}
+    selectors["hints"] = selectors["dialects"]
+
     assert who(PODS, foreign) == ["pods", "dialects", "hints"]
+    assert foreign["metadata"]["labels"] == {names.GRANTED: "translated"}
     assert who(PODS, ours) == ["pods"]
-    assert not [name for name, entry in PODS.items() if "objectSelector" in entry]
+    assert ours["metadata"]["labels"] == {names.GRANTED: "true"}
+    assert {
+        name.split(".")[0]: entry["objectSelector"]
+        for name, entry in PODS.items()
+        if "objectSelector" in entry
+    } == selectors
 
 
 def granted(pod: Json) -> Json:

@@ -78,8 +78,11 @@ _DEFAULT_SCHEDULERS: Final = ("", "default-scheduler")
 
 _WRITTEN_LATER: Final = frozenset(names.RESERVED_KEYS) - {names.GRANTED}
 _MOST_GRANTED: Final = 120  # characters of a grant that an error quotes
-# Of a pod with a grant, for selectors.
-_LABELS: Final = {names.GRANTED: "true"}
+# Values of the label of a pod with a grant. The entries of deploy/webhook.yaml for other systems'
+# keys leave out pods with the first, so that the API server need not convert those for their match
+# conditions, and not the second: it repeats only calls that it made.
+_OWN_KEYS: Final = "true"
+_TRANSLATED: Final = "translated"
 
 NOT_READ_YET: Final = Denied(
     message="the FracGPU webhook has not read the cluster's cards yet; try again in a few seconds",
@@ -197,7 +200,9 @@ def _decision(
     outdated = () if note is sealed else set(before.requires).difference(required)
     edits = (
         *_metadata_edits(
-            pod, {**translation.annotations, **_vendor_key(granted), names.GRANTED: text}
+            pod,
+            {**translation.annotations, **_vendor_key(granted), names.GRANTED: text},
+            {names.GRANTED: _TRANSLATED if note.data.dialect else _OWN_KEYS},
         ),
         *forget_edits(pod, names.TEMPLATE_GRANT, names.MOVE_REQUESTED),
         *container_edits(
@@ -484,12 +489,14 @@ def _refuse_windows(pod: Pod) -> None:
         )
 
 
-def _metadata_edits(pod: Pod, annotations: Mapping[str, str]) -> list[Edit]:
+def _metadata_edits(
+    pod: Pod, annotations: Mapping[str, str], labels: Mapping[str, str]
+) -> list[Edit]:
     if pod.metadata is NO_META:
-        return [Edit(path="/metadata", value={"annotations": annotations, "labels": _LABELS})]
+        return [Edit(path="/metadata", value={"annotations": annotations, "labels": labels})]
     return [
         *_edits_of("annotations", pod.metadata.annotations, annotations),
-        *_edits_of("labels", pod.metadata.labels, _LABELS),
+        *_edits_of("labels", pod.metadata.labels, labels),
     ]
 
 
@@ -599,8 +606,9 @@ def refuse_misplaced(annotations: Mapping[str, str], labels: Mapping[str, str]) 
     ours = [key for key in labels if key.startswith(names.PREFIX)]
     if not ours:
         return ()
-    granted = _LABELS if names.GRANTED in annotations else {}
-    ours = sorted([key for key in ours if labels[key] != granted.get(key)])
+    if names.GRANTED in annotations and labels.get(names.GRANTED) in (_OWN_KEYS, _TRANSLATED):
+        ours.remove(names.GRANTED)
+    ours.sort()
     for key in ours:
         small = key.lower()
         if small in names.POD_KEYS:

@@ -87,6 +87,7 @@ def test_a_foreign_pod_becomes_what_our_own_words_become(dialect: str, row: Row)
     wanted["metadata"]["annotations"]["fracgpu.io/granted"] += (
         f"; in other words: train from {dialect}: {row.raw}"
     )
+    wanted["metadata"]["labels"]["fracgpu.io/granted"] = "translated"
     assert found == wanted
     again = judged(stored(of(row), outcome), EVERY_MODEL, labels=on(dialect), rules=rules)
     assert isinstance(again, Allowed)
