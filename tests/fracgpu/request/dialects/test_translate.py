@@ -65,6 +65,29 @@ def test_what_was_taken_over_is_taken_over_again_without_an_edit(dialect: str, r
     assert second.removals == {}
 
 
+@EVERY_ROW
+def test_an_amount_that_is_no_number_is_refused_or_ignored_by_the_name_of_its_key(
+    dialect: str, row: Row
+) -> None:
+    for key in [key for key, text in row.limits.items() if text[0].isdigit()]:
+        pod = a_pod({**row.limits, key: "NaN"}, annotations=row.annotations, labels=row.labels)
+
+        said = refusal(pod, dialect, options=row.options)
+
+        assert said.startswith(places(f"L({key}) is 'NaN'; want "))
+    for key in [key for key, text in row.annotations.items() if text[0].isdigit()]:
+        pod = a_pod(row.limits, annotations={**row.annotations, key: "NaN"}, labels=row.labels)
+        named = f"annotation {key} is 'NaN'"
+
+        if any(warning.startswith(f"annotation {key} is ") for warning in row.warnings):
+            with contextlib.suppress(RequestError):
+                warnings = read(pod, dialect, options=row.options).warnings
+                assert [one for one in warnings if one.startswith(f"{named}, which is ignored")]
+        else:
+            said = refusal(pod, dialect, options=row.options)
+            assert said.startswith(f"{named}; want ")
+
+
 def test_the_limits_that_a_grant_writes_do_not_contradict_the_dialect() -> None:
     granted = a_pod(
         {names.GPU_MEM: "12000", names.GPU_SLOT: "1"},

@@ -25,12 +25,6 @@ ROWS = {
     ("limits", "annotations", "sentence"),
     [
         (
-            {"elasticgpu.io/gpu-memory": "8Gi"},
-            {},
-            "L(elasticgpu.io/gpu-memory) is '8Gi'; want whole MiB above 0 and at most 16777216, "
-            "e.g. '8192'; this key counts MiB, so write '8192'",
-        ),
-        (
             {"elasticgpu.io/gpu-memory": "8", "elasticgpu.com/gpu-core": "10"},
             {},
             "L(elasticgpu.io/gpu-memory) is '8'; want either it or L(elasticgpu.com/gpu-core), not "

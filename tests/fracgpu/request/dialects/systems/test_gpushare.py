@@ -46,11 +46,6 @@ ROWS = {
     ("limits", "sentence"),
     [
         (
-            {MEMORY: "-1"},
-            "L(aliyun.com/gpu-mem) is '-1'; want whole GiB above 0 and at most 16384, e.g. '8' for "
-            "8192 MiB",
-        ),
-        (
             {MEMORY: "8Gi"},
             "L(aliyun.com/gpu-mem) is '8Gi'; want whole GiB above 0 and at most 16384, e.g. '8' "
             "for 8192 MiB; this key counts GiB, so write '8'",
@@ -59,10 +54,6 @@ ROWS = {
             {MEMORY: "3", COUNT: "2"},
             "L(aliyun.com/gpu-mem) is '3'; want a number of GiB that divides evenly over 2 cards; "
             "'2' would do",
-        ),
-        (
-            {COUNT: "0", MEMORY: "4"},
-            "L(aliyun.com/gpu-count) is '0'; want a whole number of cards from 1 to 64, e.g. '1'",
         ),
     ],
 )

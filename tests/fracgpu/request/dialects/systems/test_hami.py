@@ -123,29 +123,6 @@ ROWS = {
     ("limits", "annotations", "sentence"),
     [
         (
-            {GPU: "0", MEMORY: "3000"},
-            {},
-            "L(nvidia.com/gpu) is '0'; want a whole number of cards from 1 to 64, e.g. '1'",
-        ),
-        (
-            {MEMORY: "8Gi"},
-            {},
-            "L(nvidia.com/gpumem) is '8Gi'; want whole MiB above 0 and at most 16777216, e.g. "
-            "'8192'; this key counts MiB, so write '8192'",
-        ),
-        (
-            {MEMORY_PERCENT: "101"},
-            {},
-            "L(nvidia.com/gpumem-percentage) is '101'; want percent of one card, a whole number "
-            "from 1 to 100",
-        ),
-        (
-            {CORES: "NaN"},
-            {},
-            "L(nvidia.com/gpucores) is 'NaN'; want percent of one card, a whole number from 0 to "
-            "100",
-        ),
-        (
             {MEMORY: "10", MEMORY_PERCENT: "10"},
             {},
             "L(nvidia.com/gpumem) is '10'; want either it or L(nvidia.com/gpumem-percentage), not "
@@ -167,12 +144,6 @@ ROWS = {
             {AVOID_UUID: "GPU-1"},
             "annotation nvidia.com/nouse-gpuuuid is 'GPU-1'; want no choice of single cards: "
             "FracGPU chooses the card; choose by model with fracgpu.io/model",
-        ),
-        (
-            ASKS,
-            {USE_TYPE: "A100,,H100"},
-            "annotation nvidia.com/use-gputype is 'A100,,H100'; want parts of card models, e.g. "
-            "'A100,H100'",
         ),
         (
             ASKS,

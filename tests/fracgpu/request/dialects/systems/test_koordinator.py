@@ -88,16 +88,6 @@ ROWS = {
             "evenly over 2 cards; '8192' would do",
         ),
         (
-            {MEMORY: "8k"},
-            "L(koordinator.sh/gpu-memory) is '8k'; want bytes, from 1Mi to 16Ti, e.g. '8Gi'; write "
-            "'8000Mi' for MiB",
-        ),
-        (
-            {MEMORY: "8192"},
-            "L(koordinator.sh/gpu-memory) is '8192'; want bytes, from 1Mi to 16Ti, e.g. '8Gi'; "
-            "write '8192Mi' for MiB",
-        ),
-        (
             {GPU: "-5"},
             "L(koordinator.sh/gpu) is '-5'; want percent of one card from 1 to 100, or more in "
             "total over several cards",

@@ -79,11 +79,6 @@ QGPU_WANT = (
             "L(tencent.com/vcuda-core) is '30'; want tencent.com/vcuda-memory beside it; write "
             'fracgpu.io/fraction: "30%" for a share of a card',
         ),
-        (
-            {VCUDA_MEMORY: "4Gi"},
-            "L(tencent.com/vcuda-memory) is '4Gi'; want whole units of 256 MiB above 0 and at most "
-            "65536, e.g. '32' for 8192 MiB; this key counts units of 256 MiB, so write '16'",
-        ),
     ],
 )
 def test_what_vcuda_cannot_mean_is_refused(limits: dict[str, str], sentence: str) -> None:

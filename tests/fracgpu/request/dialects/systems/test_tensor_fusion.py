@@ -83,11 +83,6 @@ ROWS = {
             "tensor-fusion.ai/vram-request beside it",
         ),
         (
-            {MEMORY: "4096"},
-            "annotation tensor-fusion.ai/vram-request is '4096'; want a Kubernetes quantity with a "
-            "unit, e.g. '8Gi' or '8000Mi'; write '4096Mi' for MiB",
-        ),
-        (
             {MEMORY: "4Gi", MEMORY_LIMIT: "2Gi"},
             "annotation tensor-fusion.ai/vram-limit is '2Gi'; want at least the request, 4Gi",
         ),

@@ -62,22 +62,10 @@ CCE_ROWS = {
             "L(volcano.sh/vgpu-cores) is '10'; want volcano.sh/vgpu-number beside it",
         ),
         (
-            "volcano",
-            {MEMORY: "99999999"},
-            "L(volcano.sh/gpu-memory) is '99999999'; want whole MiB above 0 and at most 16777216, "
-            "e.g. '8192'",
-        ),
-        (
             "cce",
             {CCE_CORES: "25"},
             "L(volcano.sh/gpu-core.percentage) is '25'; want volcano.sh/gpu-mem.128Mi beside it; "
             'write fracgpu.io/fraction: "25%" for a share of a card',
-        ),
-        (
-            "cce",
-            {CCE_MEMORY: "1.5"},
-            "L(volcano.sh/gpu-mem.128Mi) is '1.5'; want whole units of 128 MiB above 0 and at most "
-            "131072, e.g. '64' for 8192 MiB",
         ),
     ],
 )
