@@ -61,7 +61,7 @@ from fracgpu.units import FULL_CORES, Mib
 from scheduler.extender.api import ExtenderArgs
 from scheduler.extender.filter import Extender
 from tests.fakes.clock import NOON, VirtualClock
-from tests.support.core import GRANULE_MIB, a_card, a_need, a_node_info, a_pod_need, a_record, on
+from tests.support.core import GRANULE_MIB, a_card, a_need, a_node_info, a_pod_need, a_record
 from tests.support.examples import at_least
 
 LATER: Final = NOON + timedelta(minutes=1)
@@ -493,7 +493,7 @@ def test_the_cards_of_a_share_are_those_of_its_class_to_the_mib() -> None:
     assert asked(info, a_pod_need(a_need(240, share=huge)))[2] == 0
 
 
-def a_matrix(count: int = 1) -> tuple[Ledger, NodeMatrix]:
+def a_matrix(count: int) -> tuple[Ledger, NodeMatrix]:
     ledger = Ledger()
     for n in range(count):
         card = Card(uuid=CardUuid(f"GPU-{n}"), index=0, model="A", total_mib=Mib(800))
@@ -501,21 +501,11 @@ def a_matrix(count: int = 1) -> tuple[Ledger, NodeMatrix]:
     return ledger, NodeMatrix(ledger)
 
 
-def fits(matrix: NodeMatrix, mib: int, node: str = "n0", *, late: bool = False) -> bool:
-    matrix.refresh(now=LATER if late else NOON)
+def fits(matrix: NodeMatrix, mib: int, node: str) -> bool:
+    matrix.refresh(now=NOON)
     need = a_pod_need(a_need(mib))
     found = evaluate(matrix, need, matrix.rows_of([node]), strategy=Strategy.PACK)
     return bool(found.fits[0])
-
-
-def test_a_node_that_nobody_reported_may_still_come() -> None:
-    _, matrix = a_matrix()
-    found = evaluate(
-        matrix, a_pod_need(a_need(1)), matrix.rows_of(["nowhere"]), strategy=Strategy.PACK
-    )
-
-    assert found.refusals.obstacles == [Obstacle.NO_CARDS]
-    assert found.refusals.resolvable.tolist() == [True]
 
 
 def test_rows_grow_and_those_of_nodes_that_went_are_used_again() -> None:
@@ -530,37 +520,6 @@ def test_rows_grow_and_those_of_nodes_that_went_are_used_again() -> None:
     assert not fits(matrix, 800, "new")
     assert fits(matrix, 80, "new")
     assert matrix.size == 201
-
-
-def test_an_assumption_and_a_cordon_count_until_their_time() -> None:
-    ledger, matrix = a_matrix(2)
-    ledger.assume(a_record("u"), node="n0", assignment=on("GPU-0", 500), until=LATER)
-    cordon = Cordon(card=CardUuid("GPU-1"), until=LATER, reason="hot")
-    ledger.set_node(replace(ledger.nodes["n1"], cordons=(cordon,)))
-
-    assert not fits(matrix, 500, "n0")
-    assert not fits(matrix, 80, "n1")
-    assert fits(matrix, 500, "n0", late=True)
-    assert fits(matrix, 80, "n1", late=True)
-
-
-def test_memory_that_strangers_use_is_not_free() -> None:
-    ledger, matrix = a_matrix()
-    ledger.set_node(replace(ledger.nodes["n0"], foreign={CardUuid("GPU-0"): Mib(300)}))
-
-    assert fits(matrix, 500)
-    assert not fits(matrix, 501)
-
-
-def test_a_node_is_copied_again_only_when_it_changed() -> None:
-    ledger, matrix = a_matrix(50)
-    matrix.refresh(now=NOON)
-    moment = matrix.now
-    held = {CardUuid("GPU-3"): CardAllocation(mib=Mib(1))}
-    ledger.observe(PodAllocation(pod_uid="p", node="n3", by_card=held))
-    matrix.refresh(now=NOON)
-
-    assert matrix.changed_since(moment).tolist() == matrix.rows_of(["n3"]).tolist()
 
 
 @pytest.mark.parametrize("strategy", Strategy)

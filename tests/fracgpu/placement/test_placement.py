@@ -196,30 +196,6 @@ def test_an_excluded_card_is_never_chosen(node_info: NodeInfo, mib: int) -> None
         assert all(part.card != out for slices in found.assignment.values() for part in slices)
 
 
-STRATEGIES = pytest.mark.parametrize("strategy", Strategy)
-
-
-@STRATEGIES
-@pytest.mark.parametrize("cards", [1, 2])
-def test_an_avoided_card_is_taken_only_where_no_other_fits(strategy: Strategy, cards: int) -> None:
-    three = (*TWO_CARDS, a_card("GPU-c", index=2))
-    for avoided in ("GPU-a", "GPU-b", "GPU-c"):
-        # The avoided card is the fullest, so pack would take it; or empty, as spread would.
-        for held in ({avoided: an_allocation(4_000)}, {}):
-            node_info = a_node_info(*three, held=held, avoided=[avoided])
-            found = answer(node_info, a_pod_need(a_need(8_000, cards=cards)), strategy=strategy)
-            assert isinstance(found, Placement)
-            assert avoided not in {part.card for part in found.assignment["main"]}
-            assert not found.avoided
-
-    full = {name: an_allocation(20_000) for name in ("GPU-a", "GPU-b")[: 3 - cards]}
-    node_info = a_node_info(*three, held=full, avoided=["GPU-c"])
-    found = answer(node_info, a_pod_need(a_need(8_000, cards=cards)), strategy=strategy)
-    assert isinstance(found, Placement)
-    assert "GPU-c" in {part.card for part in found.assignment["main"]}
-    assert found.avoided
-
-
 @pytest.mark.parametrize(
     ("strategy", "half_mib", "half_on"),
     # The card that the strategy prefers for the first container is the only one for the second.
@@ -241,20 +217,6 @@ def test_a_card_of_another_size_is_tried_where_as_much_is_free(
     assert isinstance(found, Placement)
     assert found.assignment["half"][0].card == half_on
     assert found.assignment["any"][0].card != half_on
-
-
-def test_containers_that_fit_side_by_side_only_with_an_avoided_card_get_it() -> None:
-    need = a_pod_need(a_need(20_000, name="a"), a_need(20_000, name="b"))
-    node_info = a_node_info(*TWO_CARDS, avoided=["GPU-a"])
-
-    found = answer(node_info, need)
-
-    assert isinstance(found, Placement)
-    assert found.avoided
-    assert {part.card for parts in found.assignment.values() for part in parts} == {
-        "GPU-a",
-        "GPU-b",
-    }
 
 
 @given(small_nodes(), small_needs(), st.sampled_from(Strategy), st.data())

@@ -53,9 +53,3 @@ def test_excluded_cards_are_left_out_and_unknown_ones_ignored() -> None:
 
     assert not index.without(excluded, shown)[row, column]
     assert index.without(frozenset(), shown).all()
-
-
-def test_a_pod_with_a_container_on_several_cards_fits_on_none() -> None:
-    two = PodNeed(containers=(ContainerNeed(name="main", mib=Mib(1), cards=2),))
-
-    assert not SnapshotIndex().fitting(two, snapshot("a")).any()

@@ -22,7 +22,12 @@ from tests.support.gpu import a_gpu_pod
 def bound(**changes: Any) -> dict[str, Any]:
     pod = a_gpu_pod("p", mib=1000, nodeName="n", priority=7, **changes)
     pod["metadata"] |= {"uid": "u", "labels": {"app": "train"}}
-    pod["metadata"]["annotations"][ASSIGNMENT] = '{"train":[{"card":"GPU-a","mib":1000,"cores":3}]}'
+    pod["metadata"]["annotations"] |= {
+        ASSIGNMENT: '{"train":[{"card":"GPU-a","mib":1000,"cores":3}]}',
+        GANG: "train/4",
+        MOVE: "move-1",
+    }
+    pod["spec"]["overhead"] = {"cpu": "250m", "memory": "128Mi"}
     pod["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "1500m"
     pod["spec"]["containers"][0]["resources"]["limits"]["memory"] = "1Gi"
     pod["status"] = {"phase": "Running", "startTime": "2026-01-01T00:00:00Z"}
@@ -44,7 +49,8 @@ def test_it_holds_what_the_whole_pod_holds() -> None:
         {"app": "train"},
         "2026-01-01T00:00:00Z",
     )
-    assert found.host == HostResources(cpu_milli=1500, memory_mib=1024, pods=1)
+    assert (found.gang, found.allocation.move) == ("train/4", "move-1")
+    assert found.host == HostResources(cpu_milli=1750, memory_mib=1152, pods=1)
 
 
 def test_a_pod_without_a_node_is_not_bound() -> None:
@@ -69,7 +75,17 @@ def test_a_pod_without_a_node_is_not_bound() -> None:
     ),
     move=st.sampled_from(["", "move-1"]),
     model=st.sampled_from(["", "A100*", "[", "A30,T4"]),
+    gang=st.sampled_from(["", "train/4", "train"]),
     labels=st.dictionaries(st.sampled_from("ab"), st.sampled_from("xy")),
+    whole=st.fixed_dictionaries(
+        {},
+        optional={
+            "overhead": st.just({"cpu": "1"}),
+            "resources": st.sampled_from(
+                [{"requests": {"cpu": "4"}}, {"limits": {"memory": "2Gi"}}]
+            ),
+        },
+    ),
 )
 def test_the_lean_decoding_and_the_whole_one_agree(  # noqa: PLR0913 - what a pod may have
     *,
@@ -79,14 +95,18 @@ def test_the_lean_decoding_and_the_whole_one_agree(  # noqa: PLR0913 - what a po
     assignment: str | None,
     move: str,
     model: str,
+    gang: str,
     labels: dict[str, str],
+    whole: dict[str, Any],
 ) -> None:
     pod = bound()
-    notes = {ASSIGNMENT: assignment, MOVE: move or None, MODEL: model or None}
+    notes = {ASSIGNMENT: assignment, MOVE: move or None, MODEL: model or None, GANG: gang or None}
     pod["metadata"]["annotations"] = {key: text for key, text in notes.items() if text is not None}
     pod["metadata"]["labels"] = labels
     if terminating:
         pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    del pod["spec"]["overhead"]
+    pod["spec"] |= whole
     pod["spec"]["initContainers"] = [
         {"name": "other", "restartPolicy": "Always", "resources": {"requests": {"memory": "2Gi"}}}
     ]
@@ -122,40 +142,7 @@ def test_an_assignment_that_cannot_be_read_counts_by_the_limits_and_says_why() -
         {},
         CardAllocation(mib=Mib(1000), cores=100),
     )
-    assert ASSIGNMENT in found.problem
-
-
-def test_an_init_container_and_a_sidecar_count_by_kubernetes_rule() -> None:
-    pod = bound()
-    pod["spec"]["initContainers"] = [
-        {"name": "side", "restartPolicy": "Always", "resources": {"requests": {"cpu": "1"}}},
-        {"name": "init", "resources": {"requests": {"cpu": "4"}}},
-    ]
-    found = decode_bound_pod(json.dumps(pod).encode())
-
-    assert found is not None
-    assert found.host.cpu_milli == 5000
-
-
-@pytest.mark.parametrize(
-    ("spec", "host"),
-    [
-        ({"overhead": {"cpu": "250m", "memory": "128Mi"}}, (1750, 1152)),
-        ({"resources": {"requests": {"cpu": "4"}}}, (4000, 1024)),
-        ({"resources": {"requests": {"memory": "2Gi"}}, "overhead": {"cpu": "1"}}, (2500, 2048)),
-    ],
-)
-def test_what_the_pod_as_a_whole_and_its_runtime_request_counts(
-    spec: dict[str, Any], host: tuple[int, int]
-) -> None:
-    pod = bound()
-    pod["spec"] |= spec
-    body = json.dumps(pod).encode()
-    found = decode_bound_pod(body)
-
-    assert found is not None
-    assert (found.host.cpu_milli, found.host.memory_mib) == host
-    assert found == bound_pod_of(decode_pod_info(body))
+    assert (found.allocation.move, ASSIGNMENT in found.problem) == ("move-1", True)
 
 
 def test_pods_share_what_they_have_in_common() -> None:
@@ -185,27 +172,3 @@ def test_the_models_that_it_accepts_are_known(written: str, read: tuple[str, ...
 
     assert found is not None
     assert found.models == read
-
-
-def test_the_gang_of_a_bound_pod_is_known() -> None:
-    pod = bound()
-    pod["metadata"]["annotations"][GANG] = "train/4"
-
-    found = decode_bound_pod(json.dumps(pod).encode())
-
-    assert found is not None
-    assert found.gang == "train/4"
-    assert found == bound_pod_of(decode_pod_info(json.dumps(pod).encode()))
-
-
-def test_the_move_whose_reservation_it_consumed_is_known_even_if_its_assignment_is_not() -> None:
-    for assignment in ('{"train":[{"card":"GPU-a","mib":1000}]}', "nonsense"):
-        pod = bound()
-        pod["metadata"]["annotations"] |= {MOVE: "move-1", ASSIGNMENT: assignment}
-        body = json.dumps(pod).encode()
-
-        found = decode_bound_pod(body)
-
-        assert found is not None
-        assert found.allocation.move == "move-1"
-        assert found.allocation == allocation_of(decode_pod_info(body).record)

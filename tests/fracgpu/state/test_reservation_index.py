@@ -22,15 +22,6 @@ def held(index: ReservationIndex, *, node: str = "node-2", now: datetime = NOW) 
     return [reservation.move for reservation in index.on_node(node, now=now)]
 
 
-def test_a_reservation_counts_on_its_node_until_it_lapses() -> None:
-    index = an_index(claims_of(move_of("a")), claims_of(move_of("b")))
-
-    assert held(index) == ["a", "b"]
-    assert held(index, node="node-1") == []
-    assert held(index, now=RESERVED_UNTIL) == []
-    assert set(index.changes_on("node-2")) == {RESERVED_UNTIL}
-
-
 def test_each_change_says_which_node_it_concerns() -> None:
     index = ReservationIndex()
     first = claims_of(move_of("a"))
@@ -56,26 +47,6 @@ def test_a_reservation_is_consumed_while_any_pod_carries_its_name() -> None:
     index.release("a", pod_uid="q")
     index.release("a", pod_uid="nobody")
     assert held(index) == ["a"]
-
-
-def test_a_pod_may_be_seen_before_the_move_that_it_names() -> None:
-    index = ReservationIndex()
-    index.consume("a", pod_uid="p")
-
-    index.put(claims_of(move_of("a")))
-
-    assert held(index) == []
-
-
-def test_what_an_assumption_consumed_counts_again_when_that_lapses() -> None:
-    index = an_index(claims_of(move_of("a")))
-    until = NOW + timedelta(minutes=1)
-
-    index.consume("a", pod_uid="p", until=until)
-
-    assert held(index) == []
-    assert held(index, now=until) == ["a"]
-    assert until in index.changes_on("node-2")
 
 
 def test_a_reservation_is_for_the_next_pod_of_its_controller_and_not_for_the_moved_one() -> None:

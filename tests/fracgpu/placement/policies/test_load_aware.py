@@ -34,12 +34,6 @@ def test_a_cool_card_with_pods_beats_an_empty_one_that_is_warming() -> None:
     assert card_of(node_info) == "a"
 
 
-def test_a_hot_card_that_is_cordoned_is_never_chosen() -> None:
-    node_info = a_node_info(a_card("a"), a_card("b", index=1), cordoned=["a"])
-
-    assert card_of(warmed(node_info, b=1.0)) == "b"
-
-
 def test_scores_stay_between_nothing_and_one() -> None:
     assert score(1.0, 0.0) == 1.0
     assert score(0.0, 1.0) == 0.0

@@ -1,7 +1,6 @@
 """The interface of the policies that score one card at a time."""
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,8 +21,3 @@ def test_a_column_is_judged_exactly_as_each_card_of_it(
 
     assert column.tolist() == [scoring.score(left, heat) for left, heat in cards]
     assert all(0 <= score <= 1 for score in column.tolist())
-
-
-@pytest.mark.parametrize("strategy", Strategy)
-def test_every_strategy_has_a_policy(strategy: Strategy) -> None:
-    assert strategy in SCORING

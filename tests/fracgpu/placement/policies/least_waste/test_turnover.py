@@ -58,12 +58,3 @@ def test_however_much_ended_long_ago_a_cluster_can_fill_up_again() -> None:
     for _ in range(2000):
         turnover.started(1000)
     assert turnover.weights == FILLING
-
-
-@given(st.lists(st.tuples(st.booleans(), MILLI), max_size=300))
-def test_the_same_pods_always_lead_to_the_same_weights(events: list[tuple[bool, int]]) -> None:
-    one, other = Turnover(), Turnover()
-    for turnover in (one, other):
-        for starts, milli in events:
-            (turnover.started if starts else turnover.ended)(milli)
-    assert one.weights == other.weights
