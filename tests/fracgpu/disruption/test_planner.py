@@ -67,14 +67,6 @@ FAILING = replace(
     ("changes", "reason"),
     [
         ({"readings": {HOT_CARD: a_reading(0.9, pods={"pod-a": 0.85})}}, HoldReason.ONE_POD_ALONE),
-        (
-            {"readings": {HOT_CARD: a_reading(0.9, pods={"pod-a": 0.2, "pod-b": 0.2})}},
-            HoldReason.NOT_ATTRIBUTED,
-        ),
-        (
-            {"readings": {HOT_CARD: a_reading(0.99, pods={"pod-a": 0.9, "pod-b": 0.05})}},
-            HoldReason.NO_USEFUL_POD,
-        ),
         ({"readings": {HOT_CARD: replace(BUSY, repeating=True)}}, HoldReason.BLIND),
         ({"readings": {HOT_CARD: replace(BUSY, latest_ratio=0.0)}}, HoldReason.CALM_NOW),
         ({"nodes": [FAILING, a_node("n2", COOL_CARD)]}, HoldReason.BROKEN),
@@ -82,19 +74,9 @@ FAILING = replace(
         ({"readings": {HOT_CARD: None}, "heat": {HOT_CARD: Heat.HOT}}, HoldReason.BLIND),
         ({"leading_since": NOON - timedelta(minutes=9)}, HoldReason.STARTING),
         ({"past": [a_past_move(under_way=True) for _ in range(3)]}, HoldReason.MOVE_IN_FLIGHT),
-        (
-            {"past": [a_past_move(minutes_ago=m, namespace=f"ns{m}") for m in range(1, 13)]},
-            HoldReason.HOURLY_BUDGET,
-        ),
         ({"past": [a_past_move(minutes_ago=9, source=HOT_CARD)]}, HoldReason.CARD_COOLDOWN),
         ({"heat": {COOL_CARD: Heat.WARMING}}, HoldReason.NO_TARGET),
-        ({"heat": {COOL_CARD: Heat.SETTLING}}, HoldReason.NO_TARGET),
-        ({"heat": {COOL_CARD: Heat.RELIEVING}}, HoldReason.NO_TARGET),
         ({"readings": {COOL_CARD: a_reading(0.6)}}, HoldReason.NO_TARGET),
-        (
-            {"readings": {COOL_CARD: replace(a_reading(0.05), free_mib=Mib(4255))}},
-            HoldReason.NO_TARGET,
-        ),
         ({"past": [a_past_move(minutes_ago=9, target=COOL_CARD)]}, HoldReason.NO_TARGET),
         (
             {

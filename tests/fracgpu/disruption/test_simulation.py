@@ -8,25 +8,20 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from msgspec import structs
 
 from fracgpu.cards.card import CardUuid, Cordon, CordonEffect, NodeCards
 from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.disruption.simulation import PlacementSimulation, Target
-from fracgpu.k8s.container import ContainerKind
 from fracgpu.k8s.resources import pod_requests
 from fracgpu.k8s.scheduling.constraints import SchedulingConstraints
 from fracgpu.placement.node_matrix import NodeMatrix
-from fracgpu.placement.outcome import Placement
-from fracgpu.placement.placement import place
 from fracgpu.placement.policies.least_waste.order import LeastWasteOrder
-from fracgpu.request.need import ContainerNeed, PodNeed, Rebalance, Strategy
+from fracgpu.request.need import Rebalance, Strategy
 from fracgpu.state.bound_pod import BoundPod
 from fracgpu.state.bound_pod_index import BoundPodIndex
 from fracgpu.state.cluster_state import PlacedPod, scheduling_by_cards
 from fracgpu.state.ledger import Ledger
-from fracgpu.state.snapshot import NodeInfo, allocation_of
-from fracgpu.units import Mib
+from fracgpu.state.snapshot import allocation_of
 from tests.fakes.clock import NOON
 from tests.support.rebalancing import (
     CARD_MIB,
@@ -81,17 +76,6 @@ def test_no_card_is_a_target_on_a_node_that_an_autoscaler_removes() -> None:
 
     assert list(simulation.targets(pod)) == [Target("n2", COOL_CARD)]
     assert simulation.nodes_for(pod, ["n2", "n3"]).tolist() == [True, False]
-
-
-def test_a_pod_is_moved_within_its_own_wiring() -> None:
-    plain, claims = a_node("n2", COOL_CARD), replace(a_node("n3", "GPU-c"), identity="claims")
-    pod = replica()
-    need = pod.info.need
-    assert need is not None
-    by_claim = replica(need=structs.replace(need, by_claim=True))
-
-    assert nodes_for(pod, [a_node("n1", HOT_CARD), plain, claims]) == ["n2"]
-    assert nodes_for(by_claim, [a_node("n1", HOT_CARD), plain, claims]) == ["n3"]
 
 
 def test_every_card_with_room_is_a_target_but_the_pods_own() -> None:
@@ -266,39 +250,6 @@ def a_bound_pod(pod: PlacedPod) -> BoundPod:
 
 def every(state: DisruptionState) -> frozenset[CardUuid]:
     return frozenset(state.cards())
-
-
-@pytest.mark.parametrize(
-    "parts",
-    [
-        [("a", 20_000, ContainerKind.APP)],
-        [("a", 9_000, ContainerKind.APP), ("b", 9_000, ContainerKind.APP)],
-        [("i", 20_000, ContainerKind.INIT), ("a", 9_000, ContainerKind.APP)],
-        [("i", 20_001, ContainerKind.INIT), ("a", 9_000, ContainerKind.APP)],
-        [("a", 12_000, ContainerKind.APP), ("b", 8_001, ContainerKind.APP)],
-    ],
-)
-def test_a_card_is_a_target_exactly_if_the_placement_would_put_the_pod_there(
-    parts: list[tuple[str, int, ContainerKind]],
-) -> None:
-    need = PodNeed(
-        containers=tuple(
-            ContainerNeed(name=name, mib=Mib(mib), kind=kind) for name, mib, kind in parts
-        )
-    )
-    pod = replica(need=need)
-    nodes = [a_node("n1", HOT_CARD), a_node("n2", "GPU-a", "GPU-b")]
-    other = a_placed_pod("other", CardUuid("GPU-a"), node="n2", mib=4_000)
-    state = a_disruption_state(nodes=nodes, pods=[pod, other])
-
-    found = {target.card for target in PlacementSimulation(state).targets(pod)}
-
-    def alone_fits(info: NodeInfo, card: CardUuid) -> bool:
-        others = frozenset(info.cards) - {card}
-        return isinstance(place(info, need, strategy=Strategy.PACK, exclude=others), Placement)
-
-    info = state.snapshot.nodes["n2"]
-    assert found == {card for card in info.cards if alone_fits(info, card)}
 
 
 def test_two_thousand_pods_on_a_thousand_nodes_are_answered_by_a_handful_of_evaluations() -> None:

@@ -373,16 +373,17 @@ def test_what_was_given_up_before_it_disturbed_a_pod_opens_nothing() -> None:
 
 @pytest.mark.parametrize(
     "ending",
-    [Ending.SCALED_DOWN, Ending.ROLLOUT, Ending.POD_GONE, Ending.OWNER_GONE, Ending.PAUSED],
+    [
+        Ending.SCALED_DOWN,
+        Ending.ROLLOUT,
+        Ending.POD_GONE,
+        Ending.OWNER_GONE,
+        Ending.PAUSED,
+        Ending.DRY_RUN,
+    ],
 )
-def test_what_users_did_meanwhile_opens_nothing(ending: Ending) -> None:
+def test_what_users_did_meanwhile_or_was_only_shown_opens_nothing(ending: Ending) -> None:
     assert opened(*(ended(minutes_ago=m, ending=ending) for m in range(1, 20))) == {}
-
-
-def test_what_was_only_shown_opens_nothing() -> None:
-    past = [ended(minutes_ago=m, ending=Ending.DRY_RUN) for m in range(1, 20)]
-
-    assert opened(*past) == {}
 
 
 def test_it_says_how_many_pods_were_lost() -> None:

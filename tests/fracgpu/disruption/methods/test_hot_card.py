@@ -12,9 +12,7 @@ from fracgpu.disruption.move import Ending, HoldReason, PastMove, Plan, claims_o
 from fracgpu.disruption.planner import plan_moves
 from fracgpu.disruption.policy import RebalancerPolicy
 from fracgpu.k8s.node import Taint
-from fracgpu.k8s.node_affinity import NodeExpression, NodeRules
-from fracgpu.k8s.scheduling.constraints import SchedulingConstraints
-from fracgpu.request.need import ContainerNeed, PodNeed, Rebalance
+from fracgpu.request.need import Rebalance
 from fracgpu.state.cluster_state import scheduling_by_cards
 from fracgpu.units import Mib
 from tests.fakes.clock import NOON
@@ -195,43 +193,6 @@ def test_a_move_that_costs_more_than_it_relieves_is_not_made() -> None:
 
     assert found.moves == ()
     assert reasons(found) == {HoldReason.NO_GAIN}
-
-
-def test_selectors_and_taints_of_nodes_are_respected() -> None:
-    zone_a = NodeRules(selector=(NodeExpression(key="zone", operator="In", values=("a",)),))
-    pods = [
-        a_placed_pod(uid, rules=SchedulingConstraints(node=zone_a)) for uid in ("pod-a", "pod-b")
-    ]
-    in_zone = [a_node("n1", HOT_CARD), a_node("n2", COOL_CARD, labels={"zone": "a"})]
-
-    assert plan(a_disruption_state(pods=pods)).moves == ()
-    assert len(plan(a_disruption_state(pods=pods, nodes=in_zone)).moves) == 1
-    taints = {"n2": (Taint(key="x"),)}
-    tainted = replace(
-        a_disruption_state(pods=pods, nodes=in_zone),
-        scheduling=scheduling_by_cards(in_zone, pods, taints),
-    )
-    assert plan(tainted).moves == ()
-
-
-def test_a_pod_of_two_containers_moves_to_one_card_or_not_at_all() -> None:
-    need = PodNeed(
-        containers=(
-            ContainerNeed(name="main", mib=Mib(9000)),
-            ContainerNeed(name="side", mib=Mib(9000)),
-        )
-    )
-    pods = [a_placed_pod(uid, need=need) for uid in ("pod-a", "pod-b")]
-    filler = a_placed_pod("filler", CardUuid("GPU-c1"), node="n2", mib=10_000, owner=None)
-    other = a_placed_pod("other", CardUuid("GPU-c2"), node="n2", mib=10_000, owner=None)
-    nodes = [a_node("n1", HOT_CARD), a_node("n2", "GPU-c1", "GPU-c2")]
-    readings = {"GPU-c1": a_reading(0.05), "GPU-c2": a_reading(0.05)}
-    state = a_disruption_state(nodes=nodes, pods=[*pods, filler, other], readings=readings)
-
-    found = plan(state)
-
-    assert found.moves == ()
-    assert HoldReason.NO_TARGET in reasons(found)
 
 
 def test_pods_that_peak_together_are_kept_apart() -> None:

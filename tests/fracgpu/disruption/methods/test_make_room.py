@@ -20,9 +20,7 @@ from fracgpu.state.move_object import MoveMode, MovePhase
 from tests.fakes.clock import NOON
 from tests.support.rebalancing import (
     ACTIVE,
-    CARD_MIB,
     a_cluster,
-    a_node,
     a_placed_pod,
     a_reading,
     a_small_pod,
@@ -145,28 +143,6 @@ def test_a_move_says_which_pod_it_is_what_it_uses_and_what_it_gains() -> None:
     # A sixth of a card of 24,000 MiB, less what it costs to move a pod of 4,000 MiB.
     cost = disruption_cost(state, state.pods["p-a0"], mib=4000)
     assert move.gain_points == pytest.approx(100 / 6 - cost)
-
-
-def test_a_pod_that_may_use_more_than_its_share_makes_room_where_it_may_as_well() -> None:
-    bursts = a_small_pod("p-a0", "a0", node="n1", limit_mib=9000)
-
-    def moves(limits_mib: int) -> list[tuple[str, str, int]]:
-        nodes = (
-            a_node("n1", "a0", limits_mib=CARD_MIB),
-            a_node("n2", "b0"),
-            a_node("n3", "c0", limits_mib=limits_mib),
-        )
-        others = [
-            a_small_pod(f"p-{c}0", f"{c}0", node=n, mib=9000) for c, n in (("b", "n2"), ("c", "n3"))
-        ]
-        pods = [bursts, *others, a_waiting_pod(mib=CARD_MIB - 7000)]
-        state = a_cluster(
-            {"n1": {"a0": 0}, "n2": {"b0": 0}, "n3": {"c0": 0}}, nodes=nodes, pods=pods
-        )
-        return [(move.pod_uid, move.target, move.limit_mib) for move in plan(state).moves]
-
-    assert ("p-a0", "c0", 9000) in moves(CARD_MIB)
-    assert "p-a0" not in {pod for pod, _, _ in moves(0)}
 
 
 def test_a_pod_of_several_cards_gets_them_on_one_node_and_the_idle_ones_are_kept_too() -> None:

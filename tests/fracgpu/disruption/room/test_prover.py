@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from msgspec import structs
 
 from fracgpu.cards.card import CardUuid
 from fracgpu.disruption.disruption_state import DisruptionState
@@ -46,7 +45,6 @@ from tests.support.rebalancing import (
     a_reading,
     a_small_pod,
     a_waiting_pod,
-    avoiding,
     begun,
 )
 
@@ -69,21 +67,6 @@ def test_the_target_is_the_one_that_the_clusters_strategy_prefers() -> None:
     state = a_cluster(HELD)
     assert target_of(state) == "b0"
     assert target_of(replace(state, strategy=Strategy.SPREAD)) == "b1"
-
-
-def test_an_avoided_card_is_the_target_only_where_there_is_no_other() -> None:
-    state = a_cluster(HELD)
-    assert target_of(avoiding(state, "b0")) == "b1"
-    assert target_of(avoiding(state, "b0", "b1")) == "b0"
-
-
-def test_the_pods_own_strategy_comes_first() -> None:
-    spread = PodNeed(
-        containers=(ContainerNeed(name="main", mib=Mib(4000)),), strategy=Strategy.SPREAD
-    )
-    pod = a_small_pod("p", "a0", node="n1", need=spread)
-    state = a_cluster({"n1": {"a0": 0}, "n2": HELD["n2"]}, pod)
-    assert target_of(state) == "b1"
 
 
 @pytest.mark.parametrize(
@@ -473,21 +456,6 @@ def _table(**nodes: NodeInfo) -> CardTable:
     return CardTable(nodes)
 
 
-def test_a_card_that_takes_nothing_new_is_not_open() -> None:
-    info = a_node_info(a_card("a"), a_card("b", index=1))
-    cordoned = structs.replace(info.cards[CardUuid("a")], cordoned=True)
-    closed = replace(info, cards={**info.cards, CardUuid("a"): cordoned})
-    assert _table(n1=closed).open.tolist() == [False, True]
-    away = replace(info, node=replace(info.node, schedulable=False))
-    assert _table(n1=away).open.tolist() == [False, False]
-
-
-def test_a_card_that_is_avoided_is_open() -> None:
-    table = _table(n1=a_node_info(a_card("a"), a_card("b", index=1), avoided=["b"]))
-
-    assert (table.open.tolist(), table.cards.avoided.tolist()) == ([True, True], [False, True])
-
-
 def test_flags_are_in_the_order_of_nodes_and_cards() -> None:
     table = _table(n2=a_node_info(a_card("c")), n1=a_node_info(a_card("a"), a_card("b", index=1)))
     assert table.nodes == ["n1", "n2"]
@@ -504,9 +472,3 @@ def test_cards_are_kept_while_the_hold_of_the_move_says_so(phase: MovePhase) -> 
     assert past.holds_cards(now=NOON) == kept
     assert held_for([past], now=NOON) == ({"a0": "uid-big"} if kept else {})
     assert not begun(a_move(), phase=phase).holds_cards(now=NOON)
-
-
-def test_a_hold_lapses_once_the_move_has_ended() -> None:
-    ended = a_beneficiary("a0", held_until=NOON)
-    assert not begun(a_move(beneficiary=ended), phase=MovePhase.DONE).holds_cards(now=NOON)
-    assert begun(a_move(beneficiary=ended), phase=MovePhase.EVICTING).holds_cards(now=NOON)
