@@ -1,4 +1,3 @@
-import asyncio
 import base64
 import contextlib
 from collections.abc import AsyncIterator
@@ -20,6 +19,7 @@ from kube.kinds import SECRETS
 from process.tls import ServingTls
 from tests.certs.tls_harness import HOUR, a_ca, a_client, a_leaf, ask, https, now, trusting
 from tests.fakes.clock import VirtualClock
+from tests.support.background import background
 from tests.support.waiting import until_true
 
 
@@ -66,11 +66,8 @@ class Following:
 async def following(kube: KubeClient, request: pytest.FixtureRequest) -> AsyncIterator[Following]:
     """Follow the Secret; parametrized with True, also ask callers for their certificates."""
     following = Following(kube, mutual=getattr(request, "param", False))
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(run()) for run in following.certificate.tasks.values()]
+    async with background(*(run() for run in following.certificate.tasks.values())):
         yield following
-        for task in tasks:
-            task.cancel()
 
 
 async def test_the_secret_is_served_once_it_is_there(

@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 from component.config_watcher import ConfigWatcher, strict_mapping
 from component.metrics import ConfigMetrics
 from kube.client import KubeClient
+from tests.support.background import background
 from tests.support.waiting import until_true
 
 
@@ -98,13 +99,9 @@ async def following(
         on_refused=calls.refusals.append,
         metrics=ConfigMetrics("scheduler", calls.registry),
     )
-    async with asyncio.TaskGroup() as group:
-        task = group.create_task(watcher.run(), name="follow")
+    async with background(watcher.run()):
         await watcher.wait_synced()
-        try:
-            yield watcher
-        finally:
-            task.cancel()
+        yield watcher
 
 
 async def test_the_names_of_all_keys_can_be_followed_instead() -> None:
@@ -119,15 +116,13 @@ async def test_the_names_of_all_keys_can_be_followed_instead() -> None:
         default=[],
         on_change=lambda names: calls.append(",".join(names)),
     )
-    async with asyncio.TaskGroup() as group:
-        task = group.create_task(watcher.run(), name="follow")
+    async with background(watcher.run()):
         await until_true(lambda: watcher.value == ["limit"], what="the edit counts")
         api.edit({"limit": "9", "burst": "1"})
         await until_true(lambda: watcher.value == ["burst", "limit"], what="the edit counts")
         api.edit({"limit": "10", "burst": "1"})
         api.delete()
         await until_true(lambda: watcher.value == [], what="the edit counts")
-        task.cancel()
     assert calls == ["limit", "burst,limit", ""]
 
 

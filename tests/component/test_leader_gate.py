@@ -9,6 +9,7 @@ import pytest
 from component.leader_gate import LeaderGate
 from kube.leader_election import LeaseLost
 from process.lifecycle import EndProcess
+from tests.support.background import background
 
 
 class AnElection:
@@ -63,15 +64,11 @@ async def turns() -> None:
 
 @asynccontextmanager
 async def following(gate: LeaderGate, **lists: AList) -> AsyncIterator[None]:
-    async with asyncio.TaskGroup() as group:
-        tasks = [
-            group.create_task(as_coroutine(gate.follow(name, watcher)), name=name)
-            for name, watcher in lists.items()
-        ]
+    async with background(
+        *(as_coroutine(gate.follow(name, watcher)) for name, watcher in lists.items())
+    ):
         await turns()
         yield
-        for task in tasks:
-            task.cancel()
 
 
 async def as_coroutine(task: Callable[[], Awaitable[None]]) -> None:

@@ -1,13 +1,12 @@
 """Refused edits of a ConfigMap, reported as Events on it."""
 
-import asyncio
-
 from component.refused_config import RefusedConfigReporter
 from kube.client import KubeClient
 from kube.events import EventRecorder
 from kube.kinds import EVENTS, NAMESPACES
 from kube.objects import decode_object
 from process.clock import SystemClock
+from tests.support.background import background
 from tests.support.waiting import until
 
 SPACE = "fracgpu-system"
@@ -18,8 +17,7 @@ async def test_each_reason_becomes_a_warning_on_the_config_map(kube: KubeClient)
     events = EventRecorder(kube, "fracgpu-scheduler", SystemClock())
     refused = RefusedConfigReporter(events, name="fracgpu-config", namespace=SPACE)
     refused.key("placement", "strategy is 3")
-    async with asyncio.TaskGroup() as group:
-        telling = group.create_task(refused.run())
+    async with background(refused.run()):
         refused.note("colour is not a key here")
 
         async def notes() -> list[tuple[str, ...]]:
@@ -36,7 +34,6 @@ async def test_each_reason_becomes_a_warning_on_the_config_map(kube: KubeClient)
             return len(await notes()) > 1
 
         await until(both, what="both are notes")
-        telling.cancel()
     assert await notes() == [
         ("fracgpu-config", "Warning", "ConfigRefused", note)
         for note in (

@@ -19,6 +19,7 @@ from tests.deviceplugin.dra.test_server import a_rig as a_plugin
 from tests.deviceplugin.kubelet.test_registration import Rig, a_rig, a_stream
 from tests.deviceplugin.node.test_capacity import FakeNode
 from tests.fakes.clock import NOON
+from tests.support.background import background
 from tests.support.node import short_folder
 from tests.support.waiting import until, until_true
 
@@ -60,13 +61,11 @@ async def parts() -> AsyncIterator[Parts]:
         await rig.kubelet.start()
         await rig.server.start()
         try:
-            async with asyncio.TaskGroup() as group:
-                task = group.create_task(handover.run())
+            async with background(handover.run()):
                 await until_true(lambda: rig.count == 1, what="the agent has registered")
                 async with a_stream(rig):
                     await updater.sync()
                     yield Parts(rig, node, pods, handover, beats, unasked)
-                    task.cancel()
         finally:
             handover.release()
 
@@ -165,24 +164,23 @@ async def test_a_pod_that_kubelet_never_admits_keeps_an_agent_no_longer_than_the
 
 
 async def test_two_agents_never_act_at_once_and_the_next_follows_whatever_ended_the_first() -> None:
-    async with parts() as there, asyncio.TaskGroup() as group:
+    async with parts() as there:
         acted: list[str] = []
 
         async def act() -> None:
             acted.append("second")
             await asyncio.Event().wait()
 
-        async with a_rig_beside(there) as second:
-            waiting = group.create_task(second.run())
-            loop = group.create_task(second.when_acting(act)())
+        async with (
+            a_rig_beside(there) as second,
+            background(second.run(), second.when_acting(act)()),
+        ):
             await until_true(lambda: len(there.beats) > 0, what="the second one waits")
             early = (second.acts, list(acted))
 
             there.handover.release()  # as the kernel does at the end of a process
             await there.rig.clock.advance(1)
             await until_true(lambda: acted == ["second"], what="the second one acts")
-            waiting.cancel()
-            loop.cancel()
 
         assert early == (False, [])
 
@@ -275,10 +273,8 @@ async def test_an_agent_waits_also_for_one_of_before_that_locked_the_drivers_fol
                 clock=first.clock,
                 on_wait=partial(late.append, None),
             )
-            async with asyncio.TaskGroup() as group:
-                third_takes = group.create_task(third.take(), name="third")
+            async with background(third.take()):
                 await until_true(partial(bool, late), what="a third one waits")
-                third_takes.cancel()
             third.release()
             agent.release()
             await before.take()

@@ -15,6 +15,7 @@ from process.lifecycle import EndProcess
 from tests.deviceplugin.builders import NODE, a_pod
 from tests.deviceplugin.dra.builders import FakeApi, a_users_claim, info, pod_body
 from tests.fakes.clock import VirtualClock
+from tests.support.background import background
 
 SLOTS, CLAIMS = Wiring.DEVICE_PLUGIN, Wiring.CLAIMS
 BOTH = Wirings(both=True)
@@ -94,8 +95,7 @@ async def test_the_capacity_is_taken_back_only_once_the_condition_has_been_there
     rig = Rig()
     holder = a_pod("holder", assigned={"train": [("GPU-a", 1000)]})
     rig.pods = {"uid": holder}
-    async with asyncio.TaskGroup() as group:
-        task = group.create_task(rig.wiring.run())
+    async with background(rig.wiring.run()):
         await rig.clock.advance(0.0)
         rig.label("claims")
         await rig.clock.advance(10.0)
@@ -114,7 +114,6 @@ async def test_the_capacity_is_taken_back_only_once_the_condition_has_been_there
         rig.label("devicePlugin")  # on second thoughts
         await rig.clock.advance(1.0)
         assert rig.wiring.switching is None
-        task.cancel()
 
 
 async def test_the_agent_ends_once_the_last_holder_is_gone() -> None:
@@ -162,8 +161,7 @@ async def test_a_late_pod_with_a_claim_of_its_users_holds_a_card_by_it(ours: boo
     rig = Rig(api=FakeApi(late, claims=[claim]))
     rig.api.down = True
 
-    async with asyncio.TaskGroup() as group:
-        task = group.create_task(rig.run())
+    async with background(rig.run()):
         holder = a_pod("holder", assigned={"train": [("GPU-a", 1000)]})
         rig.pods = {"uid": holder, "uid-late": info(late)}
         await rig.clock.advance(2.0)
@@ -178,4 +176,3 @@ async def test_a_late_pod_with_a_claim_of_its_users_holds_a_card_by_it(ours: boo
         assert len(rig.api.calls) == asked, "read once"
         text = "this node is served by wiring claims from now on"
         assert rig.ended == ([text] if ours else [])
-        task.cancel()

@@ -19,6 +19,7 @@ from process.lifecycle import EndProcess
 from process.settings import load
 from tests.deviceplugin.builders import FakeCards, a_card, a_tracker
 from tests.fakes.clock import VirtualClock
+from tests.support.background import background
 from tests.support.mps import answering
 from tests.support.nvml import (
     MPS_CONTROL,
@@ -105,8 +106,7 @@ async def test_while_nvml_hangs_the_daemons_stay_as_long_as_they_answer(tmp_path
                 clock=SystemClock(),
             )
             survey = SurveyBesideDaemons(tracker, daemons, SystemClock(), period_s=0.05)
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(_run(part())) for part in (survey.run, daemons.run)]
+            async with background(*(_run(part()) for part in (survey.run, daemons.run))):
                 for uuid in (standin.uuid(0), standin.uuid(1)):
                     await answering(folder, CardUuid(uuid))
                 await until_true(lambda: daemons.serve, what="a daemon answers", limit_s=60)
@@ -123,8 +123,6 @@ async def test_while_nvml_hangs_the_daemons_stay_as_long_as_they_answer(tmp_path
 
                 standin.say({"hang.nvmlDeviceGetCount_v2": None})
                 await until_true(lambda: survey.problem is None, what="it goes on", limit_s=60)
-                for task in tasks:
-                    task.cancel()
 
 
 class LostCards(FakeCards):

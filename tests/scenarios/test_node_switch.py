@@ -17,6 +17,7 @@ from fracgpu.k8s.quantity import integer_amount
 from kube.client import KubeClient
 from kube.kinds import NODES, PODS
 from simulator.apiserver.server import ApiServer
+from tests.support.background import background
 from tests.support.claims import a_claiming_pod
 from tests.support.gpu import a_gpu_pod, some_cards
 from tests.support.node import Node, a_node
@@ -58,10 +59,8 @@ async def kept_running(node: Node) -> AsyncIterator[list[int]]:
                 codes.append(agent.result())
             node.start_agent()
 
-    async with asyncio.TaskGroup() as group:
-        task = group.create_task(again(), name="restarts")
+    async with background(again()):
         yield codes
-        task.cancel()
 
 
 async def label(world: ClaimsWorld, node: str, wiring: str | None) -> None:

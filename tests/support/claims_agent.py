@@ -1,6 +1,5 @@
 """The node agent of a node without kubelet: its own publisher of slices and taints, no more."""
 
-import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
@@ -19,6 +18,7 @@ from kube.informer import Informer
 from kube.kinds import NODES, RESOURCE_CLAIMS
 from process.clock import SystemClock
 from tests.deviceplugin.builders import FakeCards
+from tests.support.background import background
 
 
 @asynccontextmanager
@@ -66,13 +66,7 @@ async def claims_agent(
         metrics=DevicePluginMetrics(CollectorRegistry()),
     )
     await tracker.refresh()
-    async with asyncio.TaskGroup() as group:
-        tasks = [
-            group.create_task(run(), name=f"agent of {node}")
-            for run in (nodes.run, claims.run, taints.run, slices.run, publisher.run)
-        ]
-        try:
-            yield
-        finally:
-            for task in tasks:
-                task.cancel()
+    async with background(
+        *(run() for run in (nodes.run, claims.run, taints.run, slices.run, publisher.run))
+    ):
+        yield

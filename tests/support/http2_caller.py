@@ -22,6 +22,8 @@ from h2.events import (
 )
 from h2.settings import SettingCodes, Settings
 
+from tests.support.background import background
+
 
 @dataclass(slots=True)
 class Answered:
@@ -67,14 +69,12 @@ class Http2Caller:
         caller.state.local_settings = Settings(client=True, initial_values=initial)
         caller.state.initiate_connection()
         await caller.flush()
-        async with asyncio.TaskGroup() as group:
-            following = group.create_task(caller.follow(), name="answers")
+        async with background(caller.follow()):
             try:
                 async with asyncio.timeout(20):
                     await caller._greeted.wait()
                 yield caller
             finally:
-                following.cancel()
                 writer.transport.abort()
 
     async def ask(self, path: str, body: bytes = b"", *, method: str = "POST") -> Answered:

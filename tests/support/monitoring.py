@@ -4,7 +4,6 @@ Debian builds Prometheus without discovery in Kubernetes, so a task stands in fo
 writes the pods' ports to a file, with the labels that the real one gives them.
 """
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
@@ -16,6 +15,7 @@ import yaml
 
 from process.clock import SystemClock
 from simulator.envtest.prometheus import RealPrometheus, Web
+from tests.support.background import background
 from tests.support.documented import documented_file
 from tests.support.promtool import RULES
 from tests.support.real_cluster import ADDRESS, RealCluster
@@ -50,12 +50,8 @@ async def a_prometheus(cluster: RealCluster) -> AsyncIterator[RealPrometheus]:
         (sought,) = job["kubernetes_sd_configs"]
         assert sought["role"] == "pod"
         (namespace,) = sought["namespaces"]["names"]
-        async with asyncio.TaskGroup() as group:
-            discovery = group.create_task(_discover(cluster, namespace, found))
-            try:
-                yield prometheus
-            finally:
-                discovery.cancel()
+        async with background(_discover(cluster, namespace, found)):
+            yield prometheus
 
 
 def scrape_jobs() -> list[Json]:

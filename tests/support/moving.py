@@ -41,6 +41,7 @@ from rebalancer.usage.prometheus import QueryError
 from simulator.controllers.manager import run_controllers
 from simulator.demo.definitions import install_definitions
 from tests.fakes.clock import VirtualClock
+from tests.support.background import background
 from tests.support.gpu import a_gpu_pod, a_sharing_node, register
 from tests.support.rebalancing import (
     CARD_MIB,
@@ -425,15 +426,10 @@ async def a_rig(
         clock or VirtualClock(),
         effects,
     )
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(task(), name=name) for name, task in rig.cache.tasks().items()]
+    async with background(*(task() for name, task in rig.cache.tasks().items())):
         async with asyncio.timeout(10):
             await rig.cache.wait_synced()
-        try:
-            yield rig
-        finally:
-            for task in tasks:
-                task.cancel()
+        yield rig
 
 
 async def hot_usage(kube: KubeClient) -> Usage:
@@ -536,10 +532,8 @@ async def a_surge_cluster(
     The rebalancer may be given the client of another *account* than all the others have.
     """
     await make_cluster(kube, pods=pods)
-    async with asyncio.TaskGroup() as group:
-        running = group.create_task(run_controllers(kube, SystemClock()), name="controllers")
-        try:
-            async with a_rig(account or kube, **rig) as found:
-                yield SurgeCluster(kube, found)
-        finally:
-            running.cancel()
+    async with (
+        background(run_controllers(kube, SystemClock())),
+        a_rig(account or kube, **rig) as found,
+    ):
+        yield SurgeCluster(kube, found)

@@ -1,6 +1,5 @@
 """MPS daemons as the pod of their own runs them, and waiting for one as a node's agent sees it."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -10,6 +9,7 @@ from deviceplugin.container.mps_daemons import MpsDaemons
 from deviceplugin.container.spec_builder import MpsError
 from fracgpu.cards.card import CardUuid
 from process.clock import SystemClock
+from tests.support.background import background
 from tests.support.waiting import until_true
 
 
@@ -17,12 +17,8 @@ from tests.support.waiting import until_true
 async def mps_daemons(root: Path, program: str, *cards: CardUuid) -> AsyncIterator[MpsDaemons]:
     """Run the daemons of *cards* while the block runs."""
     daemons = MpsDaemons(root, cards=lambda: cards, program=program, clock=SystemClock())
-    async with asyncio.TaskGroup() as group:
-        task = group.create_task(daemons.run())
-        try:
-            yield daemons
-        finally:
-            task.cancel()
+    async with background(daemons.run()):
+        yield daemons
 
 
 async def answering(root: Path, card: CardUuid) -> Folders:

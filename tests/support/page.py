@@ -32,6 +32,7 @@ from scheduler.page.explainer import Explainer
 from scheduler.page.filter_answers import FilterAnswers
 from scheduler.page.server import PageServer
 from tests.fakes.clock import VirtualClock
+from tests.support.background import background
 from tests.support.gpu import Json, a_gpu_pod, a_sharing_node, some_cards
 
 _EVENT: Final = re.compile(r"(?:id: (?P<id>\S+)\n)?(?:event: (?P<kind>\w+)\n)?data: (?P<data>.*)")
@@ -257,12 +258,10 @@ async def serving(
         beat_s=beat_s,
         write_limit_s=write_limit_s,
     )
-    async with asyncio.TaskGroup() as group, aiohttp.ClientSession() as http:
-        board = group.create_task(cluster.board.run(), name="board")
+    async with background(cluster.board.run()), aiohttp.ClientSession() as http:
         await server.start()
         try:
             yield Served(cluster, http, server)
         finally:
             await http.close()
             await server.stop(2.0)
-            board.cancel()

@@ -55,6 +55,7 @@ from simulator.envtest.ports import free_ports
 from simulator.kubeconfig import write_kubeconfig
 from tests.fakes.prometheus import answering, serving
 from tests.support.api_gate import ApiGate, Trigger, Write, kind_of
+from tests.support.background import background
 from tests.support.gpu import a_gpu_pod, a_sharing_node, some_cards
 from tests.support.moving import NAMESPACE, SHORT_TIMES, end_pod, play_kubelets
 from tests.support.moving_claims import ClaimedCards, moving_claims
@@ -676,25 +677,19 @@ async def a_moving_cluster(
             optional=True,
             backoff=backoff,
         )
-        async with cluster.clients, asyncio.TaskGroup() as group:
-            kubelets = play_kubelets(cluster.kube, cluster.pods, unready=cluster.is_unready)
-            tasks = [
-                group.create_task(work)
-                for work in (
-                    kubelets,
-                    cluster.restart_rebalancers(),
-                    informer.run(),
-                    claims.run(),
-                )
-            ]
+        async with (
+            cluster.clients,
+            background(
+                play_kubelets(kube, cluster.pods, unready=cluster.is_unready),
+                cluster.restart_rebalancers(),
+                informer.run(),
+                claims.run(),
+            ),
+        ):
             await informer.wait_synced()
-            try:
-                if companions:
-                    await _fill(cluster, count=len(on))
-                yield cluster
-            finally:
-                for task in tasks:
-                    task.cancel()
+            if companions:
+                await _fill(cluster, count=len(on))
+            yield cluster
 
 
 async def _write_config(kube: KubeClient, data: Mapping[str, str]) -> None:

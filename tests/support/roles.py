@@ -1,6 +1,5 @@
 """Roles as separate processes, as in a cluster."""
 
-import asyncio
 import os
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -14,6 +13,7 @@ from kube.errors import NotFound
 from kube.kinds import MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS
 from simulator.demo.supervisor import ProcessSpec, Supervisor, why_not_ready
 from simulator.envtest.ports import free_ports
+from tests.support.background import background
 from tests.support.waiting import until
 
 
@@ -70,12 +70,8 @@ async def running_roles(
         for role, words in flags.items()
     ]
     supervisor = Supervisor(specs, log_dir=log_dir)
-    async with asyncio.TaskGroup() as group:
-        running = group.create_task(supervisor.run(), name="roles")
-        try:
-            yield Roles(supervisor=supervisor, telemetry=telemetry)
-        finally:
-            running.cancel()
+    async with background(supervisor.run()):
+        yield Roles(supervisor=supervisor, telemetry=telemetry)
 
 
 async def call_by_url(client: KubeClient, port: int) -> None:

@@ -36,6 +36,7 @@ from simulator.demo.service_accounts import token_of
 from simulator.envtest.control_plane import ControlPlane
 from simulator.envtest.ports import free_ports
 from simulator.kubeconfig import write_kubeconfig
+from tests.support.background import background
 from tests.support.gpu import a_gpu_pod, a_sharing_node, register, some_cards
 from tests.support.kubectl import DEPLOY, Kubectl
 from tests.support.processes import Child
@@ -365,7 +366,7 @@ async def scheduler_pods(
 ) -> AsyncIterator[SchedulerPods]:
     """Run the pods, and the leader's Service at *listen*, until the block ends."""
     proxy = Proxy(client=client)
-    async with proxy.service.open(*listen) as (host, port), asyncio.TaskGroup() as group:
+    async with proxy.service.open(*listen) as (host, port):
         kubelet = Kubelet(
             api=api,
             client=client,
@@ -373,15 +374,8 @@ async def scheduler_pods(
             leader_url=f"https://{host}:{port}",
             node_folder=workdir / "etc-fracgpu",
         )
-        tasks = [
-            group.create_task(proxy.follow(), name="kube-proxy"),
-            group.create_task(kubelet.run(), name="kubelet"),
-        ]
-        try:
+        async with background(proxy.follow(), kubelet.run()):
             yield SchedulerPods(kubelet=kubelet, proxy=proxy)
-        finally:
-            for task in tasks:
-                task.cancel()
 
 
 # Services on loopback, so that kube-proxy's stand-in can listen where they are.
@@ -535,13 +529,5 @@ async def users(
 ) -> AsyncIterator[Users]:
     """Run the users until the block ends."""
     applicants = Users(client=client, scheduler=scheduler)
-    async with asyncio.TaskGroup() as group:
-        tasks = [
-            group.create_task(applicants.create(), name="create"),
-            group.create_task(applicants.look(), name="look"),
-        ]
-        try:
-            yield applicants
-        finally:
-            for task in tasks:
-                task.cancel()
+    async with background(applicants.create(), applicants.look()):
+        yield applicants

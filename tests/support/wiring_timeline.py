@@ -1,6 +1,5 @@
 """What a node offers by each wiring, in the order in which the API server stored it."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from kube.client import KubeClient
 from kube.informer import Change, ChangeType, Informer
 from kube.kinds import NODES, RESOURCE_SLICES
 from kube.objects import decode_object
+from tests.support.background import background
 from tests.support.objects import Json
 
 
@@ -64,10 +64,7 @@ async def wiring_timeline(client: KubeClient, node: str) -> AsyncIterator[Wiring
         field_selector=f"spec.nodeName={node}",
         on_change=timeline.slice_changed,
     )
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(each.run()) for each in (nodes, slices)]
+    async with background(*(each.run() for each in (nodes, slices))):
         await nodes.wait_synced()
         await slices.wait_synced()
         yield timeline
-        for task in tasks:
-            task.cancel()

@@ -1,6 +1,5 @@
 """What the pods of a node hold, from their claims in the API server."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from kube.objects import ObjectKey
 from tests.deviceplugin.builders import NODE, FakeCards, a_card, a_tracker
 from tests.deviceplugin.dra.builders import FakeApi, a_claim, a_users_claim, info, pod_body
 from tests.fakes.clock import VirtualClock
+from tests.support.background import background
 from tests.support.waiting import until_true
 
 Json = dict[str, Any]
@@ -58,10 +58,8 @@ async def a_rig(api: FakeApi) -> AsyncIterator[Rig]:
         clock=clock,
         on_change=lambda: None,
     )
-    async with asyncio.TaskGroup() as group:
-        running = group.create_task(held.run(), name="held")
+    async with background(held.run()):
         yield Rig(api=api, held=held, clock=clock)
-        running.cancel()
 
 
 async def test_a_pod_that_names_a_volume_alone_is_not_read() -> None:

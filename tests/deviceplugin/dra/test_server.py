@@ -18,6 +18,7 @@ from deviceplugin.proto import pluginregistration_pb2 as registration
 from deviceplugin.proto import pluginregistration_pb2_grpc as registration_services
 from deviceplugin.sockets import SocketError
 from tests.fakes.clock import VirtualClock
+from tests.support.background import background
 from tests.support.node import short_folder
 from tests.support.waiting import until, until_true
 
@@ -218,11 +219,9 @@ async def test_a_path_too_long_for_a_socket_is_said(tmp_path: Path) -> None:
 
 
 async def test_a_socket_is_looked_after_until_the_end() -> None:
-    async with serving() as rig, asyncio.TaskGroup() as group:
+    async with serving() as rig, background(rig.server.run()):
         (socket,) = rig.registered()
-        running = group.create_task(rig.server.run(), name="run")
         await rig.clock.wait_for_sleepers(1)
         socket.unlink()
         await rig.clock.advance(1)
         await until_true(socket.exists, what="the socket is there again")
-        running.cancel()

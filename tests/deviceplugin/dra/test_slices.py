@@ -1,6 +1,5 @@
 """The node's slice has the cards that can be allocated, whoever removes or changes it."""
 
-import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from fracgpu.device_claims.taints import DeviceTaint, Taints
 from tests.deviceplugin.builders import NODE, FakeCards, a_card, a_card_list, a_tracker
 from tests.deviceplugin.dra.builders import FakeApi
 from tests.fakes.clock import VirtualClock
+from tests.support.background import background
 from tests.support.waiting import until_true
 
 Json = dict[str, Any]
@@ -84,10 +84,8 @@ async def a_rig(*cards: Card, listed: bool = True) -> Rig:
 
 @asynccontextmanager
 async def running(rig: Rig) -> AsyncIterator[None]:
-    async with asyncio.TaskGroup() as group:
-        task = group.create_task(rig.publisher.run(), name="publish")
+    async with background(rig.publisher.run()):
         yield
-        task.cancel()
 
 
 async def test_the_nodes_own_slice_has_its_cards() -> None:

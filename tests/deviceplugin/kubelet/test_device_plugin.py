@@ -19,6 +19,7 @@ from deviceplugin.proto import deviceplugin_pb2_grpc as services
 from deviceplugin.sockets import socket_identity
 from tests.deviceplugin.builders import FakeCards, a_card, a_card_list, a_tracker
 from tests.fakes.clock import VirtualClock
+from tests.support.background import background
 from tests.support.node import short_folder
 from tests.support.waiting import until_true
 
@@ -88,8 +89,7 @@ async def test_slots_are_listed_at_once_and_again_only_when_they_change() -> Non
             async for listing in stub.ListAndWatch(messages.Empty()):
                 listings.append([(device.ID, device.health) for device in listing.devices])  # noqa: PERF401 - seen while it grows
 
-        async with asyncio.TaskGroup() as group:
-            listener = group.create_task(listen())
+        async with background(listen()):
             await until_true(lambda: len(listings) == 1, what="the first listing")
             await clock.advance(100)
             cards.answer = a_card_list(a_card(unhealthy="hot"))
@@ -99,7 +99,6 @@ async def test_slots_are_listed_at_once_and_again_only_when_they_change() -> Non
             await clock.advance(100)
             await until_true(lambda: len(listings) == 3, what="the listing of the healthy card")
             watchers = plugin.watchers
-            listener.cancel()
         await until_true(lambda: plugin.watchers == 0, what="the stream's end is noticed")
 
     healthy = [("slot-0000", "Healthy"), ("slot-0001", "Healthy")]

@@ -1,6 +1,5 @@
 """The agent registers again whatever happens to kubelet's socket."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from deviceplugin.proto import deviceplugin_pb2_grpc as services
 from tests.deviceplugin.builders import FakeCards, a_card, a_tracker
 from tests.deviceplugin.kubelet.test_device_plugin import FakeStarter
 from tests.fakes.clock import VirtualClock
+from tests.support.background import background
 from tests.support.node import short_folder
 from tests.support.waiting import until_true
 
@@ -261,15 +261,13 @@ async def test_a_refusal_is_told_counted_and_tried_again(rig: Rig) -> None:
 
 
 async def test_the_loop_looks_at_its_own_pace() -> None:
-    async with a_rig() as rig, asyncio.TaskGroup() as group:
-        task = group.create_task(rig.registration.run())
+    async with a_rig() as rig, background(rig.registration.run()):
         await rig.clock.wait_for_sleepers(1)
         early = rig.registration.problem
         await rig.kubelet.start()
         for _ in range(3):
             await rig.clock.advance(1.0)
             await rig.clock.wait_for_sleepers(1)
-        task.cancel()
 
         assert early is not None
         assert rig.count == 1

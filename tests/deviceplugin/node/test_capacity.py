@@ -1,6 +1,5 @@
 """The desired state of the node, and the smallest patch to it."""
 
-import asyncio
 import json
 from collections.abc import Mapping
 from dataclasses import replace
@@ -51,6 +50,7 @@ from tests.deviceplugin.builders import (
     an_inventory,
 )
 from tests.fakes.clock import NOON, VirtualClock
+from tests.support.background import background
 
 
 def test_capacity_counts_the_memory_of_healthy_cards_and_all_cards() -> None:
@@ -438,16 +438,13 @@ async def test_an_agent_started_while_the_driver_is_gone_reports_0_not_the_old_t
     tracker = a_tracker(cards, clock, slots_per_card=32)
     report, _ = a_report(node, tracker, clock)
 
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(tracker.run()), group.create_task(report.run())]
+    async with background(tracker.run(), report.run()):
         await clock.advance(15)
         early = node.state
         await clock.advance(10)
         lost = node.state
         cards.answer = a_card_list(a_card(), a_card("GPU-b", index=1))
         await clock.advance(10)
-        for task in tasks:
-            task.cancel()
 
     assert early == replace(before, labels=early.labels)  # it may only be slow
     assert lost.capacity == {names.GPU_MEM: "0", names.GPU_COUNT: "0"}
@@ -549,8 +546,7 @@ async def test_changes_of_cards_and_of_the_node_are_written_and_failures_tried_a
         assert node.state is not None
         return node.state.capacity.get(names.GPU_MEM)
 
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(tracker.run()), group.create_task(report.run())]
+    async with background(tracker.run(), report.run()):
         await clock.advance(1)
         at_start = memory()
 
@@ -569,8 +565,6 @@ async def test_changes_of_cards_and_of_the_node_are_written_and_failures_tried_a
         node.down = False
         await clock.advance(5)
         after_the_outage = memory()
-        for task in tasks:
-            task.cancel()
 
     assert [at_start, after_a_new_card, while_down, after_the_outage] == [
         "8000",

@@ -1,7 +1,5 @@
 """A health reason lasts as long as its cause, and no longer."""
 
-import asyncio
-
 import pytest
 
 from deviceplugin.cards.interface import CardMetrics, CardSample, CardSamples
@@ -13,6 +11,7 @@ from fracgpu.cards.card import CardUuid
 from tests.deviceplugin.builders import NODE, FakeCards, a_card, a_card_list, a_pod, a_tracker
 from tests.fakes.clock import VirtualClock
 from tests.fakes.events import RecordedEvents
+from tests.support.background import background
 
 A, B = CardUuid("GPU-a"), CardUuid("GPU-b")
 
@@ -115,8 +114,7 @@ async def test_an_unhealthy_card_names_its_pods_once_and_its_recovery_is_reporte
         a_pod("ended", phase="Succeeded"),
     ]
     events = HealthEvents(node=NODE, tracker=tracker, pods=lambda: pods, recorder=recorder)
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(tracker.run()), group.create_task(events.run())]
+    async with background(tracker.run(), events.run()):
         await clock.advance(1)
         assert recorder.events == []
         cards.answer = a_card_list(a_card("GPU-a", unhealthy="XID 79"))
@@ -128,8 +126,6 @@ async def test_an_unhealthy_card_names_its_pods_once_and_its_recovery_is_reporte
         cards.answer = a_card_list()
         await clock.advance(30)
         gone = recorder.events[len(ill) + len(well) :]
-        for task in tasks:
-            task.cancel()
 
     assert [event[:2] for event in ill] == [
         (f"Node/{NODE}", "CardUnhealthy"),
@@ -150,10 +146,7 @@ async def test_more_pods_than_a_text_can_name_are_counted() -> None:
     tracker = a_tracker(cards, clock)
     pods = [a_pod(f"pod-{number:02}") for number in range(13)]
     events = HealthEvents(node=NODE, tracker=tracker, pods=lambda: pods, recorder=recorder)
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(tracker.run()), group.create_task(events.run())]
+    async with background(tracker.run(), events.run()):
         await clock.advance(1)
-        for task in tasks:
-            task.cancel()
 
     assert recorder.events[0][2].endswith("ml/pod-09 and 3 more")

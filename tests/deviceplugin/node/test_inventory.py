@@ -1,6 +1,5 @@
 """The inventory tracker: headroom, slots, and health that can recover."""
 
-import asyncio
 from contextlib import aclosing
 from dataclasses import replace
 
@@ -17,6 +16,7 @@ from tests.deviceplugin.builders import (
     facts,
 )
 from tests.fakes.clock import VirtualClock
+from tests.support.background import background
 
 
 def test_a_slot_id_says_nothing_of_a_card() -> None:
@@ -113,12 +113,9 @@ async def test_a_reader_hears_of_changes_and_of_nothing_else() -> None:
             async for inventory in changes:
                 heard.extend([len(inventory.cards)])
 
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(tracker.run()), group.create_task(listen())]
+    async with background(tracker.run(), listen()):
         await clock.advance(30)
         cards.answer = a_card_list(a_card(), a_card("GPU-b", index=1))
         await clock.advance(30)
-        for task in tasks:
-            task.cancel()
 
     assert heard in ([0, 1, 2], [1, 2])

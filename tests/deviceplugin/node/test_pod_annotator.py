@@ -1,6 +1,5 @@
 """The annotation of the cards of a pod: written after the start, merged, never blocking it."""
 
-import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -24,6 +23,7 @@ from kube.kinds import Kind
 from kube.objects import ObjectList
 from tests.deviceplugin.builders import NODE, a_card, a_pod, pod_json
 from tests.fakes.clock import VirtualClock
+from tests.support.background import background
 from tests.support.waiting import until_true
 
 
@@ -70,12 +70,10 @@ GOT = '{"train":{"cards":["GPU-a"],"isolation":"none"}}'
 async def test_notes_carry_the_uid_and_a_refused_one_does_not_stop_the_next() -> None:
     pods = FakePods("gone")
     notes = PodAnnotator(pods, VirtualClock())
-    async with asyncio.TaskGroup() as group:
-        task = group.create_task(notes.run())
+    async with background(notes.run()):
         notes.note(a_claim(a_pod("gone")), "none")
         notes.note(a_claim(a_pod("train-0")), "none")
         await until_true(lambda: bool(pods.patches), what="the second note is written")
-        task.cancel()
 
     ((pod, patch),) = pods.patches
     assert pod == "ml/train-0"
@@ -86,12 +84,10 @@ async def test_notes_carry_the_uid_and_a_refused_one_does_not_stop_the_next() ->
 async def test_containers_that_start_at_once_are_all_noted() -> None:
     pods, pod = FakePods(), a_pod()
     notes = PodAnnotator(pods, VirtualClock())
-    async with asyncio.TaskGroup() as group:
-        task = group.create_task(notes.run())
+    async with background(notes.run()):
         notes.note(a_claim(pod), "kernel")
         notes.note(a_claim(pod, container="eval", card="GPU-b"), "none")
         await until_true(lambda: len(pods.patches) == 2, what="both are noted")
-        task.cancel()
 
     _, patch = pods.patches[-1]
     assert json.loads(patch["metadata"]["annotations"][names.WIRED]) == {
@@ -103,12 +99,10 @@ async def test_containers_that_start_at_once_are_all_noted() -> None:
 async def test_a_note_that_says_the_same_already_is_not_written() -> None:
     pods = FakePods()
     notes = PodAnnotator(pods, VirtualClock())
-    async with asyncio.TaskGroup() as group:
-        task = group.create_task(notes.run())
+    async with background(notes.run()):
         notes.note(a_claim(a_pod("same", annotations={names.WIRED: GOT})), "none")
         notes.note(a_claim(a_pod("new")), "none")
         await until_true(lambda: bool(pods.patches), what="the other note is written")
-        task.cancel()
 
     assert [pod for pod, _ in pods.patches] == ["ml/new"]
 
@@ -118,10 +112,8 @@ async def test_too_many_waiting_notes_push_out_the_oldest() -> None:
     notes = PodAnnotator(pods, VirtualClock())
     for number in range(1025):
         notes.note(a_claim(a_pod(f"pod-{number}")), "none")
-    async with asyncio.TaskGroup() as group:
-        task = group.create_task(notes.run())
+    async with background(notes.run()):
         await until_true(lambda: len(pods.patches) == 1024, what="all waiting notes are written")
-        task.cancel()
 
     assert pods.patches[0][0] == "ml/pod-1"
 

@@ -1,6 +1,5 @@
 """Our controllers over the embedded API server, and kubelets played by the test."""
 
-import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -9,11 +8,10 @@ from kube.client import KubeClient
 from process.clock import SystemClock
 from simulator.controllers.manager import run_controllers
 from tests.simulator.controllers.harness import Harness
+from tests.support.background import background
 
 
 @pytest.fixture
 async def harness(kube: KubeClient) -> AsyncIterator[Harness]:
-    async with asyncio.TaskGroup() as group:
-        running = group.create_task(run_controllers(kube, SystemClock()), name="controllers")
+    async with background(run_controllers(kube, SystemClock())):
         yield Harness(kube)
-        running.cancel()

@@ -8,15 +8,14 @@ from simulator.apiserver.apimachinery.storage import Store
 from simulator.apiserver.server import ApiServer
 from simulator.controllers.manager import run_controllers
 from tests.simulator.controllers.harness import Harness, an_owner
+from tests.support.background import background
 
 
 async def test_controllers_started_late_find_what_is_to_be_done(kube: KubeClient) -> None:
     await kube.create(REPLICASETS, an_owner("a", replicas=2), namespace="default")
 
-    async with asyncio.TaskGroup() as group:
-        running = group.create_task(run_controllers(kube, SystemClock()))
+    async with background(run_controllers(kube, SystemClock())):
         await Harness(kube).wait_count(2)
-        running.cancel()
 
 
 async def test_controllers_outlive_a_restart_of_the_api_server() -> None:

@@ -19,6 +19,7 @@ from simulator.demo.client_certificate import (
     with_client_certificate,
 )
 from simulator.envtest.scheduler_configuration import ExtenderTls
+from tests.support.background import background
 from tests.support.kubectl import DEPLOY
 
 NAMESPACE = "fracgpu-system"
@@ -54,9 +55,8 @@ async def test_kube_scheduler_is_started_with_it_and_anew_with_another_authority
     async with (
         ApiServer.start() as api,
         connect(api.kubeconfig(tmp_path / "kubeconfig")) as kube,
-        asyncio.TaskGroup() as group,
+        background(with_client_certificate(kube, folder, run)),
     ):
-        running = group.create_task(with_client_certificate(kube, folder, run))
         await kube.create(NAMESPACES, {"metadata": {"name": NAMESPACE}})
         await kube.create(SECRETS, a_secret(), namespace=NAMESPACE)
         first = await started.get()
@@ -67,7 +67,6 @@ async def test_kube_scheduler_is_started_with_it_and_anew_with_another_authority
         await kube.patch(SECRETS, CLIENT_SECRET, data, namespace=NAMESPACE)
         assert await started.get() != first
         assert ended == [first]
-        running.cancel()
 
     assert started.empty(), "a mark alone starts nothing"
 

@@ -1,6 +1,5 @@
 """The observer keeps the highest values, and distinguishes cool cards from missing pods."""
 
-import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -17,6 +16,7 @@ from kube.kinds import EVENTS, NAMESPACES, NODES, PODS, RESOURCE_CLAIMS
 from process.clock import SystemClock
 from simulator.demo.dashboard import StoryLine
 from simulator.demo.observer import Observer
+from tests.support.background import background
 from tests.support.claims import a_claiming_pod
 from tests.support.device_claims import DRIVER, a_device_claim, a_request
 from tests.support.waiting import until_true
@@ -59,13 +59,9 @@ async def observing(
         hot_line=0.8,
         by_claims=by_claims,
     )
-    async with asyncio.TaskGroup() as group:
-        task = group.create_task(observer.run())
+    async with background(observer.run()):
         await observer.wait_synced()
-        try:
-            yield observer
-        finally:
-            task.cancel()
+        yield observer
 
 
 async def bound_pod(kube: KubeClient, name: str, mib: int, *, ready: bool = True) -> None:

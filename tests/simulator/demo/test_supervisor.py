@@ -1,6 +1,5 @@
 """Processes are kept running, and all of them end when the supervisor does."""
 
-import asyncio
 import os
 import signal
 import sys
@@ -9,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from simulator.demo.supervisor import ProcessSpec, Supervisor
+from tests.support.background import background
 from tests.support.waiting import until_true
 
 SLEEPER = (sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)")
@@ -26,12 +26,8 @@ async def supervised(folder: Path, **argv: tuple[str, ...]) -> AsyncIterator[Sup
         ProcessSpec(name=name, argv=words, env=dict(os.environ)) for name, words in argv.items()
     ]
     supervisor = Supervisor(specs, log_dir=folder)
-    async with asyncio.TaskGroup() as group:
-        task = group.create_task(supervisor.run())
-        try:
-            yield supervisor
-        finally:
-            task.cancel()
+    async with background(supervisor.run()):
+        yield supervisor
 
 
 def said_up(supervisor: Supervisor, name: str, *, times: int = 1) -> Callable[[], bool]:

@@ -10,6 +10,7 @@ from kube.informer import Change, Informer
 from kube.kinds import CONFIGMAPS
 from kube.retry import RetryPolicy
 from simulator.envtest.control_plane import ControlPlane, ControlPlaneError, find_assets
+from tests.support.background import background
 from tests.support.objects import a_config
 from tests.support.real_apiserver import real_api_server
 from tests.support.waiting import until_true
@@ -73,8 +74,7 @@ async def test_an_informer_lives_through_a_restart_of_the_real_server(tmp_path: 
             on_change=changes.append,
             backoff=FAST,
         )
-        async with asyncio.TaskGroup() as group:
-            following = group.create_task(informer.run())
+        async with background(informer.run()):
             async with asyncio.timeout(20):
                 await informer.wait_synced()
             await api.stop_serving()
@@ -82,6 +82,5 @@ async def test_an_informer_lives_through_a_restart_of_the_real_server(tmp_path: 
             await api.serve_again()
             await client.patch(CONFIGMAPS, "a", {"data": {"x": "2"}}, namespace="default")
             await until_true(lambda: len(changes) == 2, what="the change after the restart")
-            following.cancel()
 
     assert [change.type.value for change in changes] == ["ADDED", "MODIFIED"]

@@ -26,6 +26,7 @@ from process.clock import SystemClock
 from simulator.kubelet.claim_manager import ClaimManager
 from simulator.kubelet.kubelet import Kubelet, KubeletConfig, KubeletFolders
 from simulator.kubelet.pod_worker import PodTiming
+from tests.support.background import background
 from tests.support.device_claims import (
     DRIVER,
     a_device,
@@ -189,12 +190,10 @@ async def a_kubelet(kube: KubeClient) -> AsyncIterator[Rig]:
         folders = KubeletFolders.under(root)
         config = KubeletConfig(node="n", folders=folders, timing=QUICK, nri=False)
         kubelet = Kubelet(kube, SystemClock(), config)
-        async with asyncio.TaskGroup() as group:
-            running = group.create_task(kubelet.run())
+        async with background(kubelet.run()):
             async with asyncio.timeout(60):
                 await kubelet.wait_ready()
             yield Rig(kube, kubelet, FakeDriver(folders))
-            running.cancel()
 
 
 @pytest.fixture
@@ -292,15 +291,13 @@ async def test_slices_are_deleted_at_the_start_and_when_a_driver_stays_away(
             kube, SystemClock(), node="n", registry=folders.plugins_registry, away_s=0.1
         )
         driver = FakeDriver(folders)
-        async with asyncio.TaskGroup() as group:
-            running = group.create_task(manager.run())
+        async with background(manager.run()):
             await until(lambda: only_other(kube), what="the node's slice is gone")
             async with driver.serving():
                 await until_true(lambda: bool(driver.registered), what="the driver is registered")
                 await kube.create(RESOURCE_SLICES, a_device_slice("n", a_device("gpu-a")))
                 driver.leave_socket = leave_socket
             await until(lambda: only_other(kube), what="the driver's slice is gone")
-            running.cancel()
 
 
 async def only_other(kube: KubeClient) -> bool:
@@ -314,10 +311,8 @@ async def test_a_driver_of_another_version_is_told_why_it_is_not_taken(kube: Kub
         folders = KubeletFolders.under(root)
         manager = ClaimManager(kube, SystemClock(), node="n", registry=folders.plugins_registry)
         driver = FakeDriver(folders, version="v1alpha3.DRAPlugin")
-        async with asyncio.TaskGroup() as group, driver.serving():
-            running = group.create_task(manager.run())
+        async with driver.serving(), background(manager.run()):
             await until_true(lambda: bool(driver.registered), what="the driver has an answer")
-            running.cancel()
 
         ((registered, why),) = driver.registered
         assert not registered

@@ -11,6 +11,7 @@ import pytest
 from deviceplugin.sockets import SocketError
 from simulator.kubelet.device_manager import ContainerKey, DeviceError, DeviceManager
 from tests.fakes.plugin import RESOURCE, FakePlugin
+from tests.support.background import background
 from tests.support.node import short_folder
 from tests.support.waiting import until_true
 
@@ -24,14 +25,10 @@ async def a_manager() -> AsyncIterator[tuple[DeviceManager, Path]]:
     with short_folder() as folder:
         (folder / "leftover").write_text("no socket: stays")
         manager = DeviceManager(folder, on_change=lambda: None, seed="s")
-        async with asyncio.TaskGroup() as group:
-            task = group.create_task(manager.run())
-            try:
-                # Starting empties the folder: a plugin that serves earlier would lose its socket.
-                await until_true((folder / "kubelet.sock").is_socket, what="kubelet serves")
-                yield manager, folder
-            finally:
-                task.cancel()
+        async with background(manager.run()):
+            # Starting empties the folder: a plugin that serves earlier would lose its socket.
+            await until_true((folder / "kubelet.sock").is_socket, what="kubelet serves")
+            yield manager, folder
 
 
 @asynccontextmanager
@@ -196,12 +193,10 @@ async def test_starting_empties_the_folder_of_sockets_and_of_nothing_else() -> N
         plugin = FakePlugin(folder)
         async with plugin.serving("old.sock"):
             manager = DeviceManager(folder, on_change=lambda: None, seed="s")
-            async with asyncio.TaskGroup() as group:
-                task = group.create_task(manager.run())
+            async with background(manager.run()):
                 await until_true(
                     lambda: not (folder / "old.sock").exists(), what="the old socket is gone"
                 )
-                task.cancel()
             assert (folder / "leftover").exists()
 
 

@@ -10,6 +10,7 @@ from kube.client import KubeClient
 from kube.kinds import NODES, Kind
 from process.clock import SystemClock
 from simulator.kubelet.node_status import NodeStatus
+from tests.support.background import background
 from tests.support.waiting import until
 
 
@@ -39,12 +40,10 @@ class Rig:
 @pytest.fixture
 async def rig(kube: KubeClient) -> AsyncIterator[Rig]:
     made = Rig(kube)
-    async with asyncio.TaskGroup() as group:
-        task = group.create_task(made.status.run())
+    async with background(made.status.run()):
         async with asyncio.timeout(60):
             await made.status.ready.wait()
         yield made
-        task.cancel()
 
 
 class RemovedMeanwhile(KubeClient):
@@ -67,11 +66,9 @@ async def test_what_another_removes_during_a_sync_stays_removed(kube: KubeClient
     client = RemovedMeanwhile(kube.transport)
     kubelet = NodeStatus(client, SystemClock(), name="gpu-1", labels={}, amounts=dict, sync_s=60.0)
 
-    async with asyncio.TaskGroup() as group:
-        task = group.create_task(kubelet.run())
+    async with background(kubelet.run()):
         async with asyncio.timeout(60):
             await kubelet.ready.wait()
-        task.cancel()
 
     left = (await kube.get_object(NODES, "gpu-1"))["status"]
     assert "fracgpu.io/gpu-mem" not in left["capacity"] | left["allocatable"]

@@ -1,7 +1,5 @@
 """The simulated PodResources socket, called by the agent's own client."""
 
-import asyncio
-
 from deviceplugin.claims import SlotHolder
 from deviceplugin.kubelet.pod_resources import PodResourcesClient
 from fracgpu import names
@@ -12,6 +10,7 @@ from simulator.kubelet.device_manager import ContainerKey, DeviceManager
 from simulator.kubelet.pod_resources import PodResourcesServer
 from simulator.kubelet.pod_status import ContainerPlan, KubeletPod
 from tests.fakes.plugin import FakePlugin
+from tests.support.background import background
 from tests.support.node import short_folder
 from tests.support.waiting import until_true
 
@@ -29,8 +28,7 @@ async def test_holders_are_listed_container_by_container(kube: KubeClient) -> No
             claims=ClaimManager(kube, SystemClock(), node="n", registry=folder / "reg"),
         )
         plugin = FakePlugin(folder / "dp", a="Healthy")
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(manager.run()), group.create_task(server.run())]
+        async with background(manager.run(), server.run()):
             await until_true((folder / "dp" / "kubelet.sock").is_socket, what="kubelet serves")
             async with plugin.serving():
                 await plugin.register(resource=names.GPU_SLOT)
@@ -43,8 +41,6 @@ async def test_holders_are_listed_container_by_container(kube: KubeClient) -> No
                 holders = await client.holders()
                 pods.clear()
                 after = await client.holders()
-            for task in tasks:
-                task.cancel()
 
     holder = SlotHolder(namespace="ml", pod="one", container="train", slot_ids=frozenset({"a"}))
     assert holders == (holder,)
