@@ -21,6 +21,8 @@ from deviceplugin.container.interposer import Interposer
 from deviceplugin.container.mps import MpsOfNode
 from deviceplugin.container.nvidia_cdi import NvidiaCdiSpecs
 from deviceplugin.container.spec_builder import ContainerSpecBuilder
+from deviceplugin.exporter.attribution import Owner
+from deviceplugin.exporter.usage import Counted, UsageSnapshot, build_usage_snapshot
 from deviceplugin.node.inventory import Inventory, InventoryTracker
 from fracgpu import names
 from fracgpu.cards.card import Card, CardUuid, Health
@@ -167,10 +169,34 @@ def a_resized_pod(
     )
 
 
-def a_holder(pod: str = "train-0", container: str = "train", ids: str = "s1") -> SlotHolder:
-    return SlotHolder(
-        namespace="ml", pod=pod, container=container, slot_ids=frozenset(ids.split(","))
+def a_usage_snapshot(
+    sample: CardSample | None,
+    *pods: PodInfo,
+    owners: Mapping[int, str | Owner] | None = None,
+    counted: Counted | None = None,
+    taken_at_s: float = 0.0,
+    **hardware: Any,
+) -> UsageSnapshot:
+    """What was read of GPU-a, or None, joined with its pods; *owners* are UIDs of pods by pid."""
+    card = a_card("GPU-a")
+    found = {
+        pid: Owner(pod_uid=owner) if isinstance(owner, str) else owner
+        for pid, owner in (owners or {}).items()
+    }
+    return build_usage_snapshot(
+        taken_at_s=taken_at_s,
+        inventory=an_inventory(card, **hardware),
+        samples=CardSamples(samples={} if sample is None else {card.uuid: sample}),
+        owners=found,
+        pods=pods,
+        counted=counted or {},
     )
+
+
+def a_holder(pod: str = "train-0", *, ids: str = "s1") -> SlotHolder:
+    """The holder of slots by the container of a pod of :func:`a_pod`."""
+    slots = frozenset(ids.split(","))
+    return SlotHolder(namespace="ml", pod=pod, container="train", slot_ids=slots)
 
 
 def a_spec_builder(folder: Path = Path("/nonexistent")) -> ContainerSpecBuilder:

@@ -1,6 +1,9 @@
 """What a container may have: its assignment, if node, size, health and sums agree with it."""
 
+from collections.abc import Sequence
 from dataclasses import replace
+
+import pytest
 
 from deviceplugin.claims import Claim, NodeClaims, Rejected, RejectReason, claim_of, held_on
 from fracgpu import names
@@ -42,40 +45,45 @@ def test_a_container_with_two_cards_gets_them_in_the_order_of_its_assignment() -
     assert [part.mib for part in answer.slices] == [500, 500]
 
 
-def test_a_pod_of_another_node_is_refused() -> None:
-    assert_rejected(ask(a_pod(node="gpu-2")), RejectReason.WRONG_NODE, "gpu-2", NODE)
-
-
-def test_a_pod_without_assignment_is_refused() -> None:
-    assert_rejected(ask(a_pod(assigned={})), RejectReason.NOT_ASSIGNED, names.ASSIGNMENT)
-
-
-def test_an_assignment_for_another_container_is_none() -> None:
-    pod = a_pod(assigned={"eval": [("GPU-a", 1000)]})
-
-    assert_rejected(ask(pod), RejectReason.NOT_ASSIGNED, "train")
-
-
-def test_an_assignment_that_cannot_be_read_is_refused() -> None:
-    pod = a_pod(annotations={names.ASSIGNMENT: "{"})
-
-    assert_rejected(ask(pod), RejectReason.UNREADABLE, names.ASSIGNMENT)
-
-
-def test_more_cards_than_slots_are_refused() -> None:
-    pod = a_pod(assigned={"train": [("GPU-a", 500), ("GPU-b", 500)]})
-
-    assert_rejected(ask(pod), RejectReason.WRONG_COUNT, "1 slot ", "2 cards")
-
-
-def test_a_pod_that_has_ended_starts_nothing() -> None:
-    assert_rejected(ask(a_pod(phase="Failed")), RejectReason.ENDED, "ml/train-0")
-
-
-def test_an_assignment_that_differs_from_the_limit_is_refused() -> None:
-    pod = a_pod(assigned={"train": [("GPU-a", 900)]})
-
-    assert_rejected(ask(pod), RejectReason.WRONG_SIZE, "900 MiB", "1000")
+@pytest.mark.parametrize(
+    ("pod", "reason", "texts"),
+    [
+        (a_pod(node="gpu-2"), RejectReason.WRONG_NODE, ("gpu-2", NODE)),
+        (a_pod(assigned={}), RejectReason.NOT_ASSIGNED, (names.ASSIGNMENT,)),
+        (a_pod(assigned={"eval": [("GPU-a", 1000)]}), RejectReason.NOT_ASSIGNED, ("train",)),
+        (
+            a_pod(annotations={names.ASSIGNMENT: "{"}),
+            RejectReason.UNREADABLE,
+            (names.ASSIGNMENT,),
+        ),
+        (
+            a_pod(assigned={"train": [("GPU-a", 500), ("GPU-b", 500)]}),
+            RejectReason.WRONG_COUNT,
+            ("1 slot ", "2 cards"),
+        ),
+        (a_pod(phase="Failed"), RejectReason.ENDED, ("ml/train-0",)),
+        (
+            a_pod(assigned={"train": [("GPU-a", 900)]}),
+            RejectReason.WRONG_SIZE,
+            ("900 MiB", "1000"),
+        ),
+        (a_pod(assigned={"train": [("GPU-x", 1000)]}), RejectReason.NO_SUCH_CARD, ("GPU-x", NODE)),
+    ],
+    ids=[
+        "a-pod-of-another-node",
+        "no-assignment",
+        "an-assignment-of-another-container",
+        "an-assignment-that-cannot-be-read",
+        "more-cards-than-slots",
+        "a-pod-that-has-ended",
+        "another-size-than-the-limit",
+        "a-card-that-is-not-here",
+    ],
+)
+def test_what_a_container_may_not_have_is_refused(
+    pod: PodInfo, reason: RejectReason, texts: Sequence[str]
+) -> None:
+    assert_rejected(ask(pod), reason, *texts)
 
 
 def test_a_resized_pod_gets_what_it_was_granted_and_holds_what_may_be_applied() -> None:
@@ -97,12 +105,6 @@ def test_a_limit_is_read_as_the_api_server_writes_it() -> None:
     assert isinstance(ask(pod), Claim)
 
 
-def test_a_card_that_is_not_here_is_refused() -> None:
-    pod = a_pod(assigned={"train": [("GPU-x", 1000)]})
-
-    assert_rejected(ask(pod), RejectReason.NO_SUCH_CARD, "GPU-x", NODE)
-
-
 def test_an_unhealthy_card_is_refused_with_its_reason() -> None:
     unhealthy = a_card("GPU-a", unhealthy="fell off the bus")
 
@@ -113,40 +115,24 @@ def test_an_unhealthy_card_is_refused_with_its_reason() -> None:
     )
 
 
-def test_a_card_assigned_beyond_its_capacity_is_refused() -> None:
-    others = [
-        a_pod(
-            f"other-{n}",
-            assigned={"train": [("GPU-a", 4000)]},
-            containers=[a_container("train", mib=4000)],
-        )
-        for n in range(2)
-    ]
+def another_pod(name: str, *, mib: int) -> PodInfo:
+    """A pod that holds *mib* of GPU-a."""
+    containers = [a_container("train", mib=mib)]
+    return a_pod(name, assigned={"train": [("GPU-a", mib)]}, containers=containers)
 
-    answer = ask(a_pod(), *others)
+
+def test_a_card_assigned_beyond_its_capacity_is_refused() -> None:
+    answer = ask(a_pod(), *(another_pod(f"other-{n}", mib=4000) for n in range(2)))
 
     assert_rejected(answer, RejectReason.OVER_CAPACITY, "9000 of 8000 MiB")
 
 
 def test_a_card_full_to_the_last_mib_is_not_too_full() -> None:
-    other = a_pod(
-        "other",
-        assigned={"train": [("GPU-a", 7000)]},
-        containers=[a_container("train", mib=7000)],
-    )
-
-    assert isinstance(ask(a_pod(), other), Claim)
+    assert isinstance(ask(a_pod(), another_pod("other", mib=7000)), Claim)
 
 
 def test_a_cards_own_limit_of_containers_is_kept_at_prestart() -> None:
-    others = [
-        a_pod(
-            f"other-{n}",
-            assigned={"train": [("GPU-a", 10)]},
-            containers=[a_container("train", mib=10)],
-        )
-        for n in range(DEFAULT_SLOTS)
-    ]
+    others = [another_pod(f"other-{n}", mib=10) for n in range(DEFAULT_SLOTS)]
 
     assert isinstance(ask(a_pod(), *others[1:]), Claim)
     assert_rejected(

@@ -11,15 +11,13 @@ from deviceplugin.cards.interface import (
     CardMetrics,
     CardProcess,
     CardSample,
-    CardSamples,
     GroupLimits,
 )
-from deviceplugin.exporter.attribution import Owner
 from deviceplugin.exporter.collector import AgeCollector, CardCollector
-from deviceplugin.exporter.usage import UsageSnapshot, build_usage_snapshot
+from deviceplugin.exporter.usage import UsageSnapshot
 from fracgpu.cards.card import CardUuid
 from fracgpu.units import Mib
-from tests.deviceplugin.builders import NODE, a_card, a_pod, an_inventory
+from tests.deviceplugin.builders import NODE, a_pod, a_usage_snapshot
 
 TAKEN_AT_S = 1_700_000_000.0
 FULL = CardMetrics(
@@ -55,12 +53,12 @@ def a_snapshot(figures: CardMetrics = FULL, *, processes_known: bool = True) -> 
         processes=processes if processes_known else (),
         processes_known=processes_known,
     )
-    return build_usage_snapshot(
+    return a_usage_snapshot(
+        reading,
+        *(a_pod("busy"), a_pod("idle")),
+        owners={1: "uid-busy"},
         taken_at_s=TAKEN_AT_S,
-        inventory=an_inventory(a_card("GPU-a"), driver="580.65.06"),
-        samples=CardSamples(samples={CardUuid("GPU-a"): reading}),
-        owners={1: Owner(pod_uid="uid-busy")},
-        pods=[a_pod("busy"), a_pod("idle")],
+        driver="580.65.06",
     )
 
 
@@ -153,17 +151,12 @@ def a_snapshot_with_limits() -> UsageSnapshot:
     """One card with a pod whose limit stands, one without a limit, and one not counted."""
     stands = GroupLimits(guaranteed_mib=Mib(1000), limit_mib=Mib(1200), used_mib=Mib(640))
     none = GroupLimits(guaranteed_mib=Mib(0), limit_mib=None, used_mib=Mib(10))
-    return build_usage_snapshot(
-        taken_at_s=TAKEN_AT_S,
-        inventory=an_inventory(a_card("GPU-a")),
-        samples=CardSamples(),
-        owners={},
-        pods=[a_pod("one"), a_pod("two"), a_pod("three")],
-        counted={
-            ("uid-one", "train", CardUuid("GPU-a")): stands,
-            ("uid-two", "train", CardUuid("GPU-a")): none,
-        },
-    )
+    counted = {
+        ("uid-one", "train", CardUuid("GPU-a")): stands,
+        ("uid-two", "train", CardUuid("GPU-a")): none,
+    }
+    pods = [a_pod(name) for name in ("one", "two", "three")]
+    return a_usage_snapshot(None, *pods, counted=counted, taken_at_s=TAKEN_AT_S)
 
 
 def test_limit_guarantee_and_use_are_written_where_driver_or_kernel_count() -> None:

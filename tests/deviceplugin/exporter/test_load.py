@@ -17,7 +17,6 @@ from deviceplugin.cards.interface import (
     CardSamples,
     SkippedCard,
 )
-from deviceplugin.exporter.attribution import Owner
 from deviceplugin.exporter.load import LoadAverage, NodeLoad, foreign_mib
 from deviceplugin.exporter.load_annotator import LoadAnnotator
 from deviceplugin.exporter.usage import UsageSnapshot, build_usage_snapshot
@@ -27,7 +26,7 @@ from fracgpu import names
 from fracgpu.cards.annotations import read_foreign, read_heat, read_load_time, write_foreign
 from fracgpu.cards.card import CardUuid
 from fracgpu.units import Mib
-from tests.deviceplugin.builders import NODE, a_card, a_pod, an_inventory
+from tests.deviceplugin.builders import NODE, a_card, a_pod, a_usage_snapshot, an_inventory
 from tests.deviceplugin.node.test_capacity import FakeNode
 from tests.fakes.clock import VirtualClock
 
@@ -53,13 +52,7 @@ def a_snapshot(
         ),
         processes_known=known,
     )
-    return build_usage_snapshot(
-        taken_at_s=0.0,
-        inventory=an_inventory(a_card("GPU-a")),
-        samples=CardSamples(samples={A: reading} if read else {}),
-        owners={OURS: Owner(pod_uid="uid-one")},
-        pods=[a_pod("one")],
-    )
+    return a_usage_snapshot(reading if read else None, a_pod("one"), owners={OURS: "uid-one"})
 
 
 def a_load(**changes: float) -> LoadAverage:

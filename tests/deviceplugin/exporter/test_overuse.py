@@ -4,16 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from deviceplugin.cards.interface import CardProcess, CardSample, CardSamples, GroupLimits
+from deviceplugin.cards.interface import CardProcess, CardSample, GroupLimits
 from deviceplugin.exporter.attribution import Owner
 from deviceplugin.exporter.overuse import OveruseEvents, OveruseWatch
-from deviceplugin.exporter.usage import Counted, UsageSnapshot, build_usage_snapshot
+from deviceplugin.exporter.usage import Counted, UsageSnapshot
 from fracgpu import names
 from fracgpu.cards.card import CardUuid
 from fracgpu.k8s.container import ContainerKind, ContainerSpec
 from fracgpu.state.allocation import Slice, write_assignment
 from fracgpu.units import Mib
-from tests.deviceplugin.builders import a_card, a_container, a_pod, an_inventory
+from tests.deviceplugin.builders import a_container, a_pod, a_usage_snapshot
 from tests.fakes.clock import VirtualClock
 from tests.fakes.events import RecordedEvents
 
@@ -29,17 +29,20 @@ def using(small: int | None = 0, large: int = 0, *, read: bool = True) -> UsageS
             CardProcess(pid=2, used_mib=Mib(large)),
         )
     )
-    return build_usage_snapshot(
-        taken_at_s=0.0,
-        inventory=an_inventory(a_card("GPU-a")),
-        samples=CardSamples(samples={A: sample} if read else {}),
-        owners={1: Owner(pod_uid="uid-small"), 2: Owner(pod_uid="uid-large")},
-        pods=[SMALL, LARGE],
-    )
+    owners = {1: "uid-small", 2: "uid-large"}
+    return a_usage_snapshot(sample if read else None, SMALL, LARGE, owners=owners)
+
+
+def named(snapshot: UsageSnapshot) -> list[str]:
+    """Return the pods that are named once a snapshot has lasted for five minutes."""
+    watch = OveruseWatch()
+    for now_s in (0.0, 300.0):
+        watch.observe(snapshot, now_s=now_s)
+    return sorted(each.pod for each in watch.lasting)
 
 
 @pytest.mark.parametrize(
-    ("small", "large", "named"),
+    ("small", "large", "pods"),
     [
         pytest.param(1256, 0, [], id="256-MiB-are-not-too-many"),
         pytest.param(1257, 0, ["small"], id="257-are"),
@@ -48,13 +51,8 @@ def using(small: int | None = 0, large: int = 0, *, read: bool = True) -> UsageS
         pytest.param(9000, 11_000, ["large", "small"], id="both"),
     ],
 )
-def test_over_is_more_than_5_percent_and_256_mib(small: int, large: int, named: list[str]) -> None:
-    watch = OveruseWatch()
-
-    for now_s in (0.0, 300.0):
-        watch.observe(using(small, large), now_s=now_s)
-
-    assert sorted(each.pod for each in watch.lasting) == named
+def test_over_is_more_than_5_percent_and_256_mib(small: int, large: int, pods: list[str]) -> None:
+    assert named(using(small, large)) == pods
 
 
 def test_only_what_lasts_five_minutes_counts_and_a_gap_begins_anew() -> None:
@@ -92,21 +90,9 @@ def test_a_pod_may_use_what_all_its_containers_have() -> None:
         assigned={name: [("GPU-a", size)] for name, size in mib.items()},
         containers=[a_container(name, mib=size) for name, size in mib.items()],
     )
-    snapshot = build_usage_snapshot(
-        taken_at_s=0.0,
-        inventory=an_inventory(a_card("GPU-a")),
-        samples=CardSamples(
-            samples={A: CardSample(processes=(CardProcess(pid=1, used_mib=Mib(4100)),))}
-        ),
-        owners={1: Owner(pod_uid="uid-small")},
-        pods=[pod],
-    )
-    watch = OveruseWatch()
+    sample = CardSample(processes=(CardProcess(pid=1, used_mib=Mib(4100)),))
 
-    for now_s in (0.0, 300.0):
-        watch.observe(snapshot, now_s=now_s)
-
-    assert not watch.lasting
+    assert named(a_usage_snapshot(sample, pod, owners={1: "uid-small"})) == []
 
 
 async def test_a_pod_gets_one_event_each_time_that_it_begins() -> None:
@@ -145,7 +131,7 @@ def test_more_than_is_guaranteed_within_a_limit_that_stands_is_no_overuse() -> N
     limits = GroupLimits(guaranteed_mib=Mib(1000), limit_mib=Mib(4000), used_mib=Mib(3900))
     part = Slice(card=A, mib=Mib(1000), own_limit_mib=Mib(4000))
 
-    def named(counted: Counted, *containers: str) -> list[str]:
+    def named_of(counted: Counted, *containers: str) -> list[str]:
         kinds = {"init": ContainerKind.INIT, "train": ContainerKind.APP}
         pod = a_pod(
             "small",
@@ -155,22 +141,11 @@ def test_more_than_is_guaranteed_within_a_limit_that_stands_is_no_overuse() -> N
         specs = tuple(ContainerSpec(name=each, kind=kinds[each]) for each in containers)
         record = replace(pod.record, containers=specs)
         pod = replace(pod, record=record, container_ids={"train": "c1"})
-        snapshot = build_usage_snapshot(
-            taken_at_s=0.0,
-            inventory=an_inventory(a_card("GPU-a")),
-            samples=CardSamples(
-                samples={A: CardSample(processes=(CardProcess(pid=1, used_mib=Mib(3900)),))}
-            ),
-            owners={1: Owner(pod_uid="uid-small", container_id="c1")},
-            pods=[pod],
-            counted=counted,
-        )
-        watch = OveruseWatch()
-        for now_s in (0.0, 300.0):
-            watch.observe(snapshot, now_s=now_s)
-        return [each.pod for each in watch.lasting]
+        sample = CardSample(processes=(CardProcess(pid=1, used_mib=Mib(3900)),))
+        owners = {1: Owner(pod_uid="uid-small", container_id="c1")}
+        return named(a_usage_snapshot(sample, pod, owners=owners, counted=counted))
 
     stands = {("uid-small", "train", A): limits}
-    assert named(stands, "train") == []
-    assert named(stands, "init", "train") == []  # the first has ended, and is not counted
-    assert named({}, "train") == named({}, "init", "train") == ["small"]
+    assert named_of(stands, "train") == []
+    assert named_of(stands, "init", "train") == []  # the first has ended, and is not counted
+    assert named_of({}, "train") == named_of({}, "init", "train") == ["small"]

@@ -80,17 +80,17 @@ def test_two_pods_with_one_slot_are_refused_at_once() -> None:
     assert_rejected(answer, RejectReason.SEVERAL, "ml/one/train and ml/two/train")
 
 
-@pytest.mark.parametrize("ids", ["s1", "s1,s2"])
-def test_sets_that_share_a_slot_are_refused_too(ids: str) -> None:
-    holders = [a_holder("one"), a_holder("two", ids="s1,s2")]
-
-    answer = ask(ids, holders, a_pod("one"), a_pod("two"))
-
-    assert_rejected(answer, RejectReason.SEVERAL)
-
-
-def test_a_set_that_is_listed_only_as_part_of_another_is_refused() -> None:
-    assert_rejected(ask("s1", [a_holder(ids="s1,s2")], a_pod()), RejectReason.SEVERAL)
+@pytest.mark.parametrize(
+    ("ids", "holders"),
+    [
+        ("s1", [a_holder("one"), a_holder("two", ids="s1,s2")]),
+        ("s1,s2", [a_holder("one"), a_holder("two", ids="s1,s2")]),
+        ("s1", [a_holder("one", ids="s1,s2")]),
+    ],
+    ids=["another-set-has-it-too", "another-has-a-part-of-it", "it-is-a-part-of-another"],
+)
+def test_sets_that_share_a_slot_are_refused_too(ids: str, holders: list[SlotHolder]) -> None:
+    assert_rejected(ask(ids, holders, a_pod("one"), a_pod("two")), RejectReason.SEVERAL)
 
 
 def test_a_pod_that_was_deleted_by_force_may_start_until_kubelet_has_dropped_it() -> None:
