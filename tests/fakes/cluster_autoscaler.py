@@ -3,10 +3,11 @@
 It knows no card: a pod fits where kube-scheduler's filters say so, on nodes that are Ready, on
 nodes that still start (as their group's template promises), and on more nodes like the template.
 
-Left out are pods that are moved off nodes that are little used, priorities, limits of time and the
-choice by price. Sources: kubernetes/autoscaler, cluster-autoscaler/FAQ.md ("How does scale-up
-work?", "How does Cluster Autoscaler treat nodes with status/startup/ignore taints?"),
-core/static_autoscaler.go, estimator/binpacking_estimator.go; cloudprovider/aws/README.md (tags).
+Left out are pods that are moved off nodes that are little used, priorities, limits of time and of a
+group's size, and the choice by price. Sources: kubernetes/autoscaler, cluster-autoscaler/FAQ.md
+("How does scale-up work?", "How does Cluster Autoscaler treat nodes with status/startup/ignore
+taints?"), core/static_autoscaler.go, estimator/binpacking_estimator.go;
+cloudprovider/aws/README.md (tags).
 """
 
 from __future__ import annotations
@@ -32,13 +33,11 @@ class NodeGroup:
 
     Attributes:
         template: a node as the group makes it.
-        most: nodes at a time.
         target: how many nodes it is told to have.
     """
 
     name: str
     template: Json
-    most: int = 100
     target: int = 0
 
 
@@ -91,7 +90,7 @@ class ClusterAutoscaler:
             for pod in pods:
                 if _place(pod, new):
                     served += 1
-                elif group.target + len(new) < group.most:
+                else:
                     fresh: list[tuple[Json, list[Json]]] = [(group.template, [])]
                     if _place(pod, fresh):
                         new += fresh

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from component.wiring import DEFAULT_WIRING, Wiring
+from component.wiring import Wiring
 from process.clock import SystemClock
 from simulator.demo.promises import Promise, judge
 from simulator.demo.rig import Rig, RigSettings, open_rig
 from simulator.demo.roles import plugin_name
 from simulator.demo.script import Progress, Script, play_within
+from tests.support.background import background
 from tests.support.waiting import until_true
 
 LIMIT_S = 400.0  # for what never comes; on a busy machine it takes more than two minutes
@@ -30,7 +31,7 @@ DEATHS = {
 
 
 @asynccontextmanager
-async def a_rig(wiring: Wiring = DEFAULT_WIRING) -> AsyncIterator[Rig]:
+async def a_rig(wiring: Wiring) -> AsyncIterator[Rig]:
     # Sockets are in it, so its path must be short.
     with tempfile.TemporaryDirectory(prefix="fg-", dir="/tmp") as folder:
         async with open_rig(
@@ -46,13 +47,14 @@ async def play(rig: Rig, progress: Progress) -> tuple[Promise, ...]:
     return judge(await script.facts())
 
 
-async def test_the_promises_hold_although_every_role_is_killed_when_it_is_needed() -> None:
-    async with a_rig() as rig:
+@pytest.mark.parametrize("wiring", list(Wiring))
+async def test_the_promises_hold_although_every_role_is_killed_when_it_is_needed(
+    wiring: Wiring,
+) -> None:
+    async with a_rig(wiring) as rig:
         progress = Progress()
-        async with asyncio.TaskGroup() as group:
-            saboteur = group.create_task(_sabotage(rig, progress))
+        async with background(_sabotage(rig, progress)):
             promises = await play(rig, progress)
-            saboteur.cancel()
 
         assert [promise for promise in promises if not promise.held] == []
         for name in {name for names in DEATHS.values() for name in names}:
@@ -61,19 +63,6 @@ async def test_the_promises_hold_although_every_role_is_killed_when_it_is_needed
         pids.append(rig.prometheus.pid)
 
     assert [pid for pid in pids if pid is not None and _alive(pid)] == []
-
-
-async def test_with_the_wiring_by_claims_the_promises_hold_although_roles_are_killed() -> None:
-    async with a_rig(Wiring.CLAIMS) as rig:
-        progress = Progress()
-        async with asyncio.TaskGroup() as group:
-            saboteur = group.create_task(_sabotage(rig, progress))
-            promises = await play(rig, progress)
-            saboteur.cancel()
-
-        assert [promise for promise in promises if not promise.held] == []
-        for name in {name for names in DEATHS.values() for name in names}:
-            assert rig.supervisor.starts(name) >= 2, f"{name} was not killed"
 
 
 async def _bare_pods_run(rig: Rig) -> None:

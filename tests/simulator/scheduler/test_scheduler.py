@@ -1,6 +1,5 @@
 """The stand-in for kube-scheduler, against the embedded API server and the real extender."""
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -11,13 +10,11 @@ import pytest
 from aiohttp import web
 
 from fracgpu import names
-from fracgpu.state.pod_info import decode_pod_info
 from kube.access import connect
 from kube.client import KubeClient
 from kube.kinds import (
     DEVICE_CLASSES,
     EVENTS,
-    NAMESPACES,
     NODES,
     PODS,
     RESOURCE_CLAIMS,
@@ -26,11 +23,9 @@ from kube.kinds import (
 from kube.objects import decode_object
 from process.clock import SystemClock
 from process.telemetry import HttpServer
-from scheduler.service import build
-from scheduler.settings import SchedulerSettings
 from simulator.apiserver.server import ApiServer
-from simulator.envtest.ports import free_ports
 from simulator.scheduler.scheduler import KubeScheduler, fit_error
+from tests.support.background import background
 from tests.support.device_claims import (
     CLASS,
     a_device,
@@ -41,7 +36,6 @@ from tests.support.device_claims import (
 )
 from tests.support.gpu import Json, a_gpu_pod, a_sharing_node, register, some_cards
 from tests.support.objects import a_pod
-from tests.support.running_service import running_service
 from tests.support.waiting import until
 
 
@@ -100,12 +94,8 @@ async def scheduling(kube: KubeClient, extender: FakeExtender) -> AsyncIterator[
     url = f"http://127.0.0.1:{server.port}"
     scheduler = KubeScheduler(kube, SystemClock(), extender_url=url)
     try:
-        async with asyncio.TaskGroup() as group:
-            running = group.create_task(scheduler.run(), name="kube-scheduler")
-            try:
-                yield
-            finally:
-                running.cancel()
+        async with background(scheduler.run()):
+            yield
     finally:
         await server.stop(1.0)
 
@@ -248,47 +238,6 @@ async def test_after_an_error_the_pod_is_tried_again_by_itself(
         assert await until_bound(kube, "p") == "a"
 
 
-async def test_with_our_extender_every_pod_gets_an_exact_card(
-    kube: KubeClient, api: ApiServer, tmp_path: Path
-) -> None:
-    kubeconfig = api.kubeconfig(tmp_path / "kubeconfig")
-    listen, telemetry = free_ports(2)
-    settings = SchedulerSettings(
-        kubeconfig=str(kubeconfig),
-        telemetry_host="127.0.0.1",
-        telemetry_port=telemetry,
-        listen_port=listen,
-        drain_wait_s=0.0,
-    )
-    # The Lease needs its namespace.
-    await kube.create(NAMESPACES, {"metadata": {"name": names.SYSTEM_NAMESPACE}})
-    for name in ("a", "b"):
-        await register(kube, a_sharing_node(name, cards=some_cards(name, mib=24_000)))
-    url = f"http://127.0.0.1:{listen}"
-    wanted = {f"p{n}": ((11_000, 8_000)[n % 2], 1 + (n == 5)) for n in range(10)}
-
-    async with running_service(build(settings)), asyncio.TaskGroup() as group:
-        scheduler = KubeScheduler(kube, SystemClock(), extender_url=url)
-        running = group.create_task(scheduler.run(), name="kube-scheduler")
-        for name, (mib, cards) in wanted.items():
-            await kube.create(PODS, a_gpu_pod(name, mib=mib, cards=cards))
-        for name in wanted:
-            await until_bound(kube, name)
-        running.cancel()
-
-    held: dict[str, int] = {}
-    for raw in (await kube.list(PODS)).items:
-        pod = decode_pod_info(bytes(raw)).record
-        mib, cards = wanted[pod.name]
-        assert pod.assignment is not None
-        (slices,) = pod.assignment.values()
-        assert [card_slice.mib for card_slice in slices] == [mib] * cards
-        assert all(card_slice.card.startswith(f"GPU-{pod.node}-") for card_slice in slices)
-        for card_slice in slices:
-            held[card_slice.card] = held.get(card_slice.card, 0) + card_slice.mib
-    assert max(held.values()) <= 24_000
-
-
 async def all_tried(kube: KubeClient, count: int) -> bool:
     pods = [decode_object(bytes(raw)) for raw in (await kube.list(PODS)).items]
     tried = [pod for pod in pods if pod["spec"].get("nodeName") or pod["status"].get("conditions")]
@@ -307,10 +256,8 @@ async def test_an_expression_that_is_no_cel_is_said_on_the_pod(tmp_path: Path) -
         await kube.create(RESOURCE_CLAIMS, claim, namespace="default")
         await kube.create(PODS, a_pod_with_claim("p", "c"), namespace="default")
 
-        async with asyncio.TaskGroup() as group:
-            running = group.create_task(scheduler.run())
+        async with background(scheduler.run()):
             await until(lambda: all_tried(kube, 1), what="the pod has been tried")
-            running.cancel()
 
         pod = await kube.get_object(PODS, "p", namespace="default")
         (condition,) = pod["status"]["conditions"]
