@@ -192,6 +192,15 @@ async def test_what_is_not_requested_is_consumed_by_default(cluster: Cluster) ->
     assert result["consumedCapacity"] == {"cores": "30", "memory": "24000Mi", "slots": "1"}
 
 
+async def test_a_device_is_for_no_request_of_a_capacity_that_it_lacks(cluster: Cluster) -> None:
+    await cluster.publish(a_device("gpu-a"))
+    amounts = {"memory": "80Mi", "borrowed": "80Mi"}
+    await cluster.claim("c", a_request(capacity={"requests": amounts}))
+    await cluster.pod("p", "c")
+
+    assert "cannot allocate all claims" in (await cluster.refused("p"))["message"]
+
+
 async def test_a_device_never_gives_more_than_it_has_and_a_pod_that_goes_gives_it_back(
     cluster: Cluster,
 ) -> None:

@@ -4,7 +4,6 @@ The control plane is real and has nothing of ours but the scheduler role, which 
 rebalancer is a process. Webhook, kubelets, agents and what is measured are played.
 """
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
@@ -13,15 +12,13 @@ from typing import Final
 import pytest
 import pytest_asyncio
 
-from cli import main as cli
 from fracgpu import names
 from fracgpu.device_claims.claim import DeviceClaim, decode_claim
 from fracgpu.disruption.move import Ending
 from fracgpu.state.move_object import MoveMode, MoveObject, MovePhase
 from kube.client import PatchType
-from kube.kinds import DEPLOYMENTS, MOVES, NODES, RESOURCE_CLAIMS
+from kube.kinds import DEPLOYMENTS, NODES, RESOURCE_CLAIMS
 from tests.support.api_gate import entering
-from tests.support.moving import NAMESPACE
 from tests.support.real_moves import (
     EVERY_WRITE,
     EVICT,
@@ -154,45 +151,3 @@ async def test_no_pod_is_lost_where_the_target_goes_over_to_the_other_wiring(
     assert move.status.replacement is not None
     assert move.status.replacement.node != node
     assert cluster.fewest_ready[app] == 1
-
-
-async def test_people_have_a_pod_moved_and_a_card_drained(
-    cluster: MovingCluster, tmp_path: Path
-) -> None:
-    config = f"--kubeconfig={cluster.harness.api.kubeconfig(tmp_path / 'admin.kubeconfig')}"
-    app = await cluster.add(DEPLOYMENTS, a_workload("asked"))
-    (pod,) = await cluster.pods(app)
-    words = ["move", "pod", f"{NAMESPACE}/{pod.record.name}", config]
-    assert await asyncio.to_thread(cli.main, words) == 0
-    assert (await assert_relieved(cluster, app)).spec.method == "requested"
-
-    app = await cluster.add(DEPLOYMENTS, a_workload("drained"))
-    (pod,) = await cluster.pods(app)
-    card, node = card_of(pod), pod.record.node
-    drain = ["drain", "card", f"{node}/{card}", config]
-    try:
-        assert await asyncio.to_thread(cli.main, drain) == 0
-        move = await assert_relieved(cluster, app)
-        assert move.spec.source.card == card
-    finally:
-        undo = {"metadata": {"annotations": {names.NODE_DRAIN: None}}}
-        await cluster.kube.patch(NODES, node, undo)
-
-
-async def test_a_recommended_move_is_made_once_it_is_approved(
-    cluster: MovingCluster, tmp_path: Path
-) -> None:
-    config = f"--kubeconfig={cluster.harness.api.kubeconfig(tmp_path / 'admin.kubeconfig')}"
-    app = await cluster.add(DEPLOYMENTS, a_workload("approved"))
-    await cluster.configure(mode="recommend")
-    await cluster.heat(app)
-    shown = await cluster.wait_move(
-        app, lambda move: move.status.phase is MovePhase.RECOMMENDED, what="it is recommended"
-    )
-    assert await asyncio.to_thread(cli.main, ["moves", "approve", shown.name, config]) == 0
-    await cluster.wait_move(
-        app, lambda move: bool(move.status.result), what="it is made", limit_s=200
-    )
-    await cluster.configure()
-    assert (await assert_relieved(cluster, app)).spec.approved
-    assert (await cluster.kube.get_object(MOVES, (await cluster.move(app)).name))["status"]

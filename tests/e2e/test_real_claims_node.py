@@ -3,26 +3,20 @@
 import asyncio
 import signal
 import time
-from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import pytest
 
 from fracgpu import names
 from fracgpu.device_claims.devices import device_name
-from fracgpu.device_claims.taints import reserved_by
 from fracgpu.k8s.container import ContainerKind
-from fracgpu.state.move_object import MovePhase, MoveStatus
-from kube.kinds import MOVES, NODES, RESOURCE_CLAIMS
-from simulator.demo.definitions import install_definitions
+from kube.kinds import RESOURCE_CLAIMS
 from tests.support.claimed_node import (
     a_claimed_node,
     a_claimed_pod,
     claim_for,
     listed_cards,
     run,
-    slice_of,
     wait_bound,
     wait_message,
     wait_runs,
@@ -30,11 +24,10 @@ from tests.support.claimed_node import (
 )
 from tests.support.core import a_need, a_pod_need
 from tests.support.gpu import some_cards
-from tests.support.moves import move_body, move_of, status_body
 from tests.support.node import messages
 from tests.support.processes import Child
 from tests.support.real_node import NODE, RealNode, a_container, a_real_pod
-from tests.support.waiting import until, until_true
+from tests.support.waiting import until_true
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -43,60 +36,6 @@ Json = dict[str, Any]
 MIB: Final = 8000
 SLICE_BACK_S: Final = 5.0
 AGENT_STARTS_S: Final = 15.0
-
-
-async def test_half_a_card_runs_on_a_stock_control_plane() -> None:
-    cards = some_cards(NODE, count=2, mib=MIB)
-    need = a_pod_need(a_need(MIB // 2, name="train"))
-    async with a_claimed_node(cards=cards) as node:
-        wanted = cards[1].uuid
-
-        pod = await run(node, need, {"train": [wanted]})
-
-        (sight,) = node.sights(pod)
-        assert sight.devices == node.expected([(wanted, MIB // 2)])
-        assert sight.env[names.ENV_VISIBLE_DEVICES] == wanted
-        assert sight.env[names.ENV_MEM_MIB] == str(MIB // 2)
-        assert await listed_cards(node, pod) == {"train": frozenset({device_name(wanted)})}
-        capacity = (await node.client.get_object(NODES, NODE))["status"]["capacity"]
-        assert not {names.GPU_MEM, names.GPU_SLOT} & capacity.keys()
-
-
-async def test_a_claim_that_is_not_what_the_pod_was_granted_is_refused_with_a_sentence() -> None:
-    cards = some_cards(NODE, count=2, mib=MIB)
-    need = a_pod_need(a_need(1000, name="train"))
-    listed = {"train": [cards[0].uuid]}
-    async with a_claimed_node(cards=cards) as node:
-        first = await run(node, need, listed)
-
-        async def refused(text: str, change: Callable[[Json, Json], None]) -> None:
-            pod = await node.create(a_claimed_pod(node, need))
-            claim = claim_for(pod, need, listed)
-            change(claim, pod)
-            await node.client.create(RESOURCE_CLAIMS, claim)
-            await wait_message(node, pod, text)
-            assert node.sights(pod) == []
-            await node.delete([pod])
-            await node.wait_gone([pod])
-
-        def made_by_a_user(claim: Json, pod: Json) -> None:
-            del claim["metadata"]["ownerReferences"]
-            _request(claim)["capacity"]["requests"]["memory"] = "7000Mi"
-
-        def of_more(claim: Json, pod: Json) -> None:
-            _request(claim)["capacity"]["requests"]["memory"] = "7000Mi"
-
-        def of_another_pod(claim: Json, pod: Json) -> None:
-            owner = claim["metadata"]["ownerReferences"][0]
-            owner |= {"name": first["metadata"]["name"], "uid": first["metadata"]["uid"]}
-
-        await refused("someone made it under that name before", made_by_a_user)
-        await refused("requests something else for container 'train' than it was granted", of_more)
-        await refused("was not made for pod", of_another_pod)
-
-        assert len(node.sights(first)) == 1
-        pod = await run(node, need, listed)
-        assert len(node.sights(pod)) == 1
 
 
 async def test_two_pods_on_one_claim_are_refused_one_card() -> None:
@@ -125,11 +64,6 @@ async def test_two_pods_on_one_claim_are_refused_one_card() -> None:
 def _on_the_claim_of(pod: Json, thief: Json) -> Json:
     thief["spec"]["resourceClaims"] = pod["spec"]["resourceClaims"]
     return thief
-
-
-def _request(claim: Json) -> Json:
-    request: Json = claim["spec"]["devices"]["requests"][0]["exactly"]
-    return request
 
 
 async def test_every_container_of_a_pod_gets_its_own_cards() -> None:
@@ -187,38 +121,6 @@ async def test_a_users_own_claim_with_alternatives_gets_a_card_too() -> None:
         (sight,) = node.sights(pod)
         assert sight.env[names.ENV_MEM_MIB] == "3000"
         assert len(sight.devices) == 1
-
-
-async def test_on_a_card_that_a_move_reserves_only_the_pod_of_the_move_runs() -> None:
-    (card,) = cards = some_cards(NODE, count=1, mib=MIB)
-    need, larger = (a_pod_need(a_need(mib, name="train")) for mib in (3000, 6000))
-    listed = {"train": [card.uuid]}
-    later = datetime.now(tz=UTC) + timedelta(hours=1)  # noqa: TID251 - kube-scheduler's clock
-    move = move_of(target=(NODE, card.uuid), mib=3000, reserved_until=later)
-    async with a_claimed_node(cards=cards) as node:
-        await install_definitions(node.client)
-        await node.client.create(MOVES, move_body(move))
-        status = MoveStatus(phase=MovePhase.SURGING, reserved_until=later)
-        await node.client.patch(MOVES, move.name, status_body(status), subresource="status")
-
-        async def tainted() -> bool:
-            (device,) = (await slice_of(node) or {})["spec"]["devices"]
-            return [one["key"] for one in device.get("taints", ())] == [names.RESERVED_TAINT]
-
-        await until(tainted, what="the card is tainted")
-        # Each fits by itself; both are more than the card has.
-        other = await node.create(a_claimed_pod(node, larger))
-        await node.client.create(RESOURCE_CLAIMS, claim_for(other, larger, listed))
-        await wait_message(node, other, "cannot allocate all claims")
-
-        moved = await node.create(a_claimed_pod(node, need))
-        claim = claim_for(moved, need, listed, tolerated=[reserved_by(move.name)])
-        await node.client.create(RESOURCE_CLAIMS, claim)
-        await wait_runs(node, moved)
-
-        assert node.sights(moved)[0].devices == node.expected([(card.uuid, 3000)])
-        assert node.sights(other) == []
-        assert not (await node.pods())[other["metadata"]["uid"]]["spec"].get("nodeName")
 
 
 async def test_kubelet_and_agent_restart_and_running_pods_do_not_notice() -> None:

@@ -56,7 +56,7 @@ ELSEWHERE: Final = {
     "scheduler: update endpointslices.discovery.k8s.io fracgpu-scheduler-leader": (
         "test_real_scheduler_rollout"
     ),
-    "scheduler: delete resourceclaims.resource.k8s.io": "test_real_claims",
+    "scheduler: delete resourceclaims.resource.k8s.io": "test_real_policies_claims",
     "scheduler: get pods": "test_real_fence",
     "scheduler: patch pods/status": "test_real_fence",
     "scheduler: list secrets fracgpu-scheduler-tls": "test_real_scheduler_rollout",

@@ -185,7 +185,7 @@ async def test_a_claim_by_somebody_else_starts_no_container(world: ClaimsWorld) 
 
 
 async def test_open_claims_and_those_of_users_never_get_a_closed_card(world: ClaimsWorld) -> None:
-    """As on a real kube-scheduler in ``tests/e2e/test_real_claims_reserved.py``."""
+    """What a taint means to a real kube-scheduler is in ``tests/contracts``."""
     cards = some_cards("n1", count=3, mib=8_000)
     await install_definitions(world.kube)
     await world.add_node("n1", cards)
