@@ -7,19 +7,17 @@ role certs runs, so that certificates and CA bundles are its own.
 """
 
 import asyncio
-import base64
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 import yaml
 
-from certs.authority import Pair, make_ca, make_serving
 from certs.service import build
 from certs.settings import CertsSettings
 from certs.status import collect_report
@@ -27,24 +25,18 @@ from cli.commands import moves
 from cli.commands.doctor import main
 from cli.main import FAILED
 from fracgpu import names
-from fracgpu.doctor.admission import BINDINGS
 from fracgpu.doctor.checkup import CHECKS
 from kube.access import connect
-from kube.client import KubeClient, PatchType
-from kube.errors import AlreadyExists, Forbidden, NotFound
+from kube.client import KubeClient
+from kube.errors import AlreadyExists, NotFound
 from kube.kinds import (
     CUSTOM_RESOURCE_DEFINITIONS,
     DEPLOYMENTS,
     ENDPOINT_SLICES,
     LEASES,
-    MUTATING_WEBHOOKS,
     NAMESPACES,
-    NODES,
     PODS,
-    SECRETS,
     SERVICE_ACCOUNTS,
-    VALIDATING_POLICY_BINDINGS,
-    VALIDATING_WEBHOOKS,
     Kind,
 )
 from kube.objects import decode_object
@@ -216,7 +208,7 @@ async def test_doctor_finds_what_only_a_real_api_server_tells(
     async with installation(tmp_path, capsys) as there:
         await a_reader_finds_no_fault_and_is_told_what_it_may_not_see(there)
         await a_reader_is_told_which_permission_is_missing(there)
-        await faults_of_admission(there)
+        await the_webhook_is_not_reached(there)
         await the_definition_is_missing(there)
 
 
@@ -242,84 +234,9 @@ async def a_reader_is_told_which_permission_is_missing(there: Installation) -> N
     assert "kubectl auth can-i list moves -A" in error
 
 
-async def faults_of_admission(there: Installation) -> None:
-    client = there.client
+async def the_webhook_is_not_reached(there: Installation) -> None:
     # No pod of the webhook runs here, so the API server cannot reach it.
     await there.finds("webhook-answers", "failed calling webhook", "NetworkPolicy")
-
-    await client.delete(ENDPOINT_SLICES, "fracgpu-webhook-x2c4f", namespace=SYSTEM)
-    await there.finds("webhook-endpoints", "has no ready endpoint", "describe pods")
-
-    stranger = make_ca(name="somebody else", now=now(), life=timedelta(days=1)).cert_pem
-    wrong = base64.b64encode(stranger).decode()
-    test = [{"op": "replace", "path": "/webhooks/0/clientConfig/caBundle", "value": wrong}]
-    await client.patch(VALIDATING_WEBHOOKS, "fracgpu-webhook", test, how=PatchType.JSON)
-    await there.finds("webhook-trust", "does not trust the authority", "fracgpu-certs")
-
-    secret = await client.get_object(SECRETS, "fracgpu-ca", namespace=SYSTEM)
-    data = {key: base64.b64decode(value) for key, value in secret["data"].items()}
-    authority = Pair(cert_pem=data["tls.crt"], key_pem=data["tls.key"])
-    short = make_serving(
-        authority, names=["fracgpu-webhook.fracgpu-system.svc"], now=now(), life=timedelta(days=3)
-    )
-    body = {
-        "data": {
-            "tls.crt": base64.b64encode(short.cert_pem).decode(),
-            "tls.key": base64.b64encode(short.key_pem).decode(),
-        }
-    }
-    await client.patch(SECRETS, "fracgpu-webhook-tls", body, namespace=SYSTEM)
-    await there.finds("certificates", "fracgpu-webhook-tls: its certificate expires in 2 d",
-                      "fracgpu certs rotate")  # fmt: skip
-
-    audit = {"spec": {"validationActions": ["Audit"]}}
-    await client.patch(VALIDATING_POLICY_BINDINGS, "fracgpu-moves", audit)
-    await there.finds("policies", "fracgpu-moves: its validationActions are Audit; want Deny",
-                      "kubectl apply --server-side")  # fmt: skip
-    await client.patch(
-        VALIDATING_POLICY_BINDINGS, "fracgpu-moves", {"spec": {"validationActions": ["Deny"]}}
-    )
-
-    await without_the_policies(client)
-    all_of_them = f"{len(BINDINGS)} of {len(BINDINGS)} ValidatingAdmissionPolicyBindings"
-    await there.finds("policies", f"{all_of_them} are missing",
-                      "kubectl apply --server-side")  # fmt: skip
-
-    await client.delete(VALIDATING_WEBHOOKS, "fracgpu-webhook")
-    await client.delete(MUTATING_WEBHOOKS, "fracgpu-webhook")
-    assert [finding["seen"].partition(":")[0] for finding in await there.found(
-        "webhook-registered"
-    )] == [
-        "there is no MutatingWebhookConfiguration fracgpu-webhook",
-        "there is no ValidatingWebhookConfiguration fracgpu-webhook",
-    ]  # fmt: skip
-
-
-async def without_the_policies(client: KubeClient) -> None:
-    """Delete the bindings, and wait until the API server admits what a policy forbade.
-
-    It learns of them by a watch of its own: in the order of the deletions, but some time later.
-    """
-    bindings = (await client.list(VALIDATING_POLICY_BINDINGS)).items
-    found = {decode_object(raw)["metadata"]["name"] for raw in bindings}
-    last = "fracgpu-nodes"
-    assert last in found
-    for name in [*sorted(found - {last}), last]:
-        await client.delete(VALIDATING_POLICY_BINDINGS, name)
-
-    async def admitted() -> bool:
-        note = {"metadata": {"annotations": {names.NODE_FOREIGN: "{}"}}}
-        try:
-            await client.patch(NODES, NODE, note, dry_run=True)
-        except Forbidden:
-            return False
-        return True
-
-    await until(admitted, what="no policy is in force", limit_s=60)
-
-
-async def patch(client: KubeClient, kind: Kind, name: str, change: Mapping[str, Any]) -> None:
-    await client.patch(kind, name, change, namespace=SYSTEM)
 
 
 async def the_definition_is_missing(there: Installation) -> None:

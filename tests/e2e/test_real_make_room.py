@@ -227,29 +227,3 @@ async def test_make_room_lets_a_whole_card_pod_in_on_a_fragmented_cluster(
     for app in APPS:
         assert cluster.fewest_ready[app.name] >= app.min_available, app.name
     assert [pod.record.uid for pod in await cluster.pods("db")] == [db.record.uid]
-
-
-async def test_room_is_made_by_a_rebalancer_that_is_killed_after_each_of_its_writes(
-    cluster: MovingCluster,
-) -> None:
-    leader = await cluster.leading()
-    await ask(cluster, "two", cards=2, cpu="40")
-    await until(partial(refused, cluster, "two"), what="it waits", limit_s=60)
-    cluster.restarting = True
-
-    with leader.killed_at_every_write() as writes:
-        await until(partial(placed, cluster, "two"), what="it is placed", limit_s=330)
-
-    assert {*writes} >= {"creating", "entering Surging", "releasing", "evicting"}
-    pod = await pod_of(cluster, "two")
-    assert len(cards_of(pod)) == 2
-    kept = {card for move in await moves_for(cluster, "two") for card in kept_by(move)}
-    assert cards_of(pod) <= kept
-    await until(partial(complete, cluster), what="every app has its pods", limit_s=120)
-    for app in APPS:
-        assert cluster.fewest_ready[app.name] >= app.min_available, app.name
-
-
-def kept_by(move: MoveObject) -> tuple[str, ...]:
-    assert move.spec.beneficiary is not None
-    return move.spec.beneficiary.cards

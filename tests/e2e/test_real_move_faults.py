@@ -11,7 +11,7 @@ from fracgpu.disruption.move import Ending
 from fracgpu.state.move_object import MovePhase
 from fracgpu.state.pod_info import PodInfo
 from kube.kinds import DEPLOYMENTS
-from tests.support.api_gate import Trigger, entering, evicting
+from tests.support.api_gate import Trigger, entering
 from tests.support.real_moves import (
     MovingCluster,
     Replica,
@@ -51,24 +51,6 @@ async def assert_relieved(cluster: MovingCluster, held: Held) -> None:
     (pod,) = await cluster.pods(held.app)
     assert card_of(pod) == move.spec.target.card
     assert cluster.fewest_ready[held.app] == 1
-
-
-async def test_an_eviction_whose_answer_is_lost_is_not_made_twice(cluster: MovingCluster) -> None:
-    app = await cluster.add(DEPLOYMENTS, a_workload("lost"))
-    leader = await cluster.leading()
-    leader.gate.set_trap(evicting)
-    await cluster.heat(app)
-
-    (move,) = await cluster.settle(app)
-
-    assert leader.gate.sprung.is_set()
-    assert move.status.result == Ending.RELIEVED.value
-    evictions = [write.status for write in leader.gate.writes if is_of(write, evicting, app)]
-    assert evictions == [201]
-
-
-def is_of(write: Any, trigger: Trigger, app: str) -> bool:
-    return trigger(write) and f"/{app}-" in write.target
 
 
 @pytest.mark.parametrize("outage_s", [3, 25])

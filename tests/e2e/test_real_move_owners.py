@@ -11,22 +11,18 @@ import pytest
 
 from fracgpu import names
 from fracgpu.disruption.move import Ending
-from fracgpu.state.move_object import MovePhase
 from fracgpu.state.pod_info import PodInfo
 from kube.client import PatchType
-from kube.kinds import DEPLOYMENTS, JOBS, PDBS, PODS, STATEFULSETS
-from tests.support.api_gate import entering, evicting
+from kube.kinds import DEPLOYMENTS, JOBS, PDBS
 from tests.support.moving import NAMESPACE
 from tests.support.objects import a_budget
 from tests.support.real_moves import (
-    EVICT,
     MovingCluster,
     a_job,
     a_moving_cluster,
     a_workload,
     card_of,
 )
-from tests.support.waiting import until
 
 pytestmark = [
     pytest.mark.e2e,
@@ -69,11 +65,6 @@ async def test_an_only_replica_under_a_budget_moves_to_the_reserved_card_without
         assert cluster.fewest_ready[app] == 1
 
 
-async def scale(cluster: MovingCluster, app: str, replicas: int) -> None:
-    patch = {"spec": {"replicas": replicas}}
-    await cluster.kube.patch(DEPLOYMENTS, app, patch, namespace=NAMESPACE)
-
-
 async def test_a_rollout_in_the_middle_of_a_surge_goes_through_and_the_move_is_rolled_back(
     cluster: MovingCluster,
 ) -> None:
@@ -89,56 +80,6 @@ async def test_a_rollout_in_the_middle_of_a_surge_goes_through_and_the_move_is_r
     (pod,) = await cluster.pods(app)
     assert pod.labels["pod-template-hash"] != victim.labels["pod-template-hash"]
     assert cluster.fewest_ready[app] == 1
-
-
-async def test_scaled_up_and_down_in_the_middle_of_a_surge_as_many_stay_as_are_wanted(
-    cluster: MovingCluster,
-) -> None:
-    """As a HorizontalPodAutoscaler does, which sees one pod more during a surge."""
-    app = await cluster.add(DEPLOYMENTS, a_workload("scaled"))
-    await surge(cluster, app)
-    cluster.keep_load()
-
-    await scale(cluster, app, 3)
-    await until(lambda: has(cluster, app, 4), what="three pods beside the released one")
-    await scale(cluster, app, 2)
-    cluster.unready = lambda _: False
-
-    (move,) = await cluster.settle(app, pods=2)
-    assert move.status.result == Ending.RELIEVED.value
-    assert cluster.fewest_ready[app] >= 1
-
-
-async def has(cluster: MovingCluster, app: str, count: int) -> bool:
-    return len(await cluster.pods(app)) == count
-
-
-async def test_a_pod_of_a_statefulset_that_somebody_deletes_at_the_eviction_moves_all_the_same(
-    cluster: MovingCluster,
-) -> None:
-    """Its name belongs to another pod then, which must not be evicted."""
-    body = a_workload("renamed", annotations=EVICT, serviceName="renamed")
-    app = await cluster.add(STATEFULSETS, body)
-    leader = await cluster.leading()
-    go_on = leader.hold_at(entering(MovePhase.EVICTING))
-    victim = await cluster.heat(app)
-    await cluster.wait_sprung(leader)
-
-    await cluster.kube.delete(PODS, victim.record.name, namespace=NAMESPACE)
-    await until(lambda: recreated(cluster, app, victim), what="it is created again", limit_s=60)
-    go_on.set()
-
-    (move,) = await cluster.settle(app)
-    (pod,) = await cluster.pods(app)
-    assert move.status.result == Ending.RELIEVED.value
-    assert pod.record.uid != victim.record.uid
-    evictions = [write for write in leader.gate.writes if evicting(write)]
-    assert [str(write) for write in evictions if victim.record.name in write.target] == []
-
-
-async def recreated(cluster: MovingCluster, app: str, victim: PodInfo) -> bool:
-    pods = await cluster.pods(app)
-    return [pod.ready for pod in pods if pod.record.uid != victim.record.uid] == [True]
 
 
 async def test_a_pod_of_a_job_moves_without_costing_the_job_a_retry(

@@ -9,7 +9,7 @@ import pytest
 from fracgpu import names
 from fracgpu.state.move_object import MoveObject
 from fracgpu.state.pod_info import PodInfo
-from kube.kinds import CONFIGMAPS, MOVES, PODS
+from kube.kinds import MOVES, PODS
 from process.clock import SystemClock
 from simulator.demo.definitions import install_definitions
 from tests.support.gpu import a_gpu_pod, a_sharing_node, some_cards
@@ -95,21 +95,9 @@ def card_of(pod: PodInfo) -> str:
     return part.card
 
 
-async def use_strategy(harness: Harness, strategy: str) -> None:
-    await harness.client.create(
-        CONFIGMAPS,
-        {
-            "metadata": {"name": names.CONFIG_MAP, "namespace": names.SYSTEM_NAMESPACE},
-            "data": {"placement": f"strategy: {strategy}\n"},
-        },
-    )
-
-
-@pytest.mark.parametrize("strategy", ["pack", "spread", "least-waste"])
 async def test_every_replacement_gets_its_card_although_more_pods_want_it_than_fit(
-    harness: Harness, strategy: str
+    harness: Harness,
 ) -> None:
-    await use_strategy(harness, strategy)
     await install_definitions(harness.client)
     moves = {
         f"replacement-{n}": a_move(f"move-{n}", owner=f"owner-{n}", target=target)

@@ -9,8 +9,8 @@ from contextlib import nullcontext
 import pytest
 
 from fracgpu import names
-from fracgpu.disruption.move import ENDED, Ending, HoldReason
-from fracgpu.state.move_object import MoveObject, MovePhase
+from fracgpu.disruption.move import ENDED, Ending
+from fracgpu.state.move_object import MovePhase
 from fracgpu.state.pod_info import PodInfo
 from kube.kinds import DEPLOYMENTS
 from tests.support.real_moves import (
@@ -30,21 +30,18 @@ pytestmark = [
 ]
 
 
-async def a_useless_move(cluster: MovingCluster, app: str, *, back: bool) -> Replica:
+async def a_useless_move(cluster: MovingCluster, app: str) -> Replica:
     """Let a pod be moved to a card whose other pod becomes as busy; returns the leader.
 
-    That happens on each card that it comes to. If the move can only be taken *back*, on every other
-    card too, and the pod beside which it was has no work any more.
+    So does the other pod of every other card, and the pod beside which it was has no work any more.
     """
     await cluster.add(DEPLOYMENTS, a_workload(app))
     leader = await cluster.leading()
     companions = {card_of(pod): pod.record.uid for pod in await cluster.pods("companion")}
 
-    def wake(pod: PodInfo) -> None:
-        busy = {companions[card_of(pod)]}
-        if back:
-            busy = {uid for card, uid in companions.items() if card != source}
-            cluster.load.busy[companions[source]] = 0.0
+    def wake(_: PodInfo) -> None:
+        busy = {uid for card, uid in companions.items() if card != source}
+        cluster.load.busy[companions[source]] = 0.0
         cluster.load.busy.update(dict.fromkeys(busy, BUSY))
 
     cluster.arrived = wake
@@ -65,48 +62,24 @@ async def wait_undone(cluster: MovingCluster, app: str) -> None:
     await until(over, what=f"{app} is moved once more", limit_s=450)
 
 
-async def assert_undone(cluster: MovingCluster, app: str, ending: Ending) -> list[MoveObject]:
-    """Assert that the first move was useless and the second ended so, without a gap."""
-    first, undo = await cluster.settle(app, moves=2)
-    assert first.status.result == Ending.USELESS.value, first.status
-    assert undo.status.result == ending.value, undo.status
-    assert undo.spec.source == first.spec.target
-    (pod,) = await cluster.pods(app)
-    assert card_of(pod) == undo.spec.target.card
-    assert pod.annotations[names.MOVE] == undo.name
-    assert cluster.fewest_ready[app] == 1
-    return [first, undo]
-
-
-async def test_a_move_to_a_card_that_became_hot_goes_on_to_another_once(
-    cluster: MovingCluster,
-) -> None:
-    app = "onwards"
-    leader = await a_useless_move(cluster, app, back=False)
-    await wait_undone(cluster, app)
-
-    def rests() -> bool:
-        lines = leader.process.tail(400).splitlines()
-        return any(HoldReason.OWNER_COOLDOWN.label in line and f"/{app}-" in line for line in lines)
-
-    await until_true(rests, what="its owner rests, although the card is hot", limit_s=60)
-    cluster.cool()
-    first, undo = await assert_undone(cluster, app, Ending.USELESS)
-    assert undo.spec.target.card not in (first.spec.source.card, first.spec.target.card)
-
-
 @pytest.mark.parametrize("killed", [False, True])
 async def test_a_move_that_only_its_source_would_relieve_is_taken_back(
     cluster: MovingCluster, killed: bool
 ) -> None:
     """Its own Move keeps its owner off that card, but for the Move that takes it back."""
     app = f"back-{killed}".lower()
-    leader = await a_useless_move(cluster, app, back=True)
+    leader = await a_useless_move(cluster, app)
     cluster.restarting = killed
 
     with leader.killed_at_every_write() if killed else nullcontext(EVERY_WRITE) as writes:
         await wait_undone(cluster, app)
         await until_true(lambda: {*writes} >= EVERY_WRITE, what=f"it died at each: {writes}")
 
-    first, undo = await assert_undone(cluster, app, Ending.RELIEVED)
-    assert undo.spec.target == first.spec.source
+    first, undo = await cluster.settle(app, moves=2)
+    assert first.status.result == Ending.USELESS.value, first.status
+    assert undo.status.result == Ending.RELIEVED.value, undo.status
+    assert (undo.spec.source, undo.spec.target) == (first.spec.target, first.spec.source)
+    (pod,) = await cluster.pods(app)
+    assert card_of(pod) == undo.spec.target.card
+    assert pod.annotations[names.MOVE] == undo.name
+    assert cluster.fewest_ready[app] == 1

@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 
 from fracgpu import names
-from kube.kinds import CONFIGMAPS, MUTATING_WEBHOOKS, NAMESPACES, PODS, RESOURCE_QUOTAS
+from kube.kinds import CONFIGMAPS, MUTATING_WEBHOOKS, NAMESPACES, PODS
 from process.tls import ServingTls
 from simulator.envtest.control_plane import ControlPlane
 from simulator.envtest.prometheus import RealPrometheus
@@ -92,14 +92,6 @@ async def test_workloads_are_refused_where_their_author_types_them(
             assert "created" in await kubectl("apply", "-f-", stdin=body), kind
 
         # A request in the wrong place is admitted with a warning that kubectl shows.
-        misplaced = workloads()["Deployment"]
-        misplaced["metadata"] = {"name": "m", "annotations": {names.FRACTION: "0.5"}}
-        answer = await kubectl.ask("apply", "-f-", stdin=misplaced)
-        assert answer.ok
-        assert (
-            "Warning: metadata.annotations['fracgpu.io/fraction'] has no effect on a Deployment"
-            in answer.error
-        )
         misplaced = workloads()["CronJob"]
         misplaced["metadata"] = {"name": "m"}
         misplaced["spec"]["jobTemplate"]["metadata"] = {"annotations": {names.FRACTION: "0.5"}}
@@ -114,32 +106,6 @@ async def test_workloads_are_refused_where_their_author_types_them(
     await kubectl("patch", "deployment", "w", "-p", patch)
     change = workloads(fraction="0.25")["Deployment"]
     assert "failed calling webhook" in await kubectl.refused("apply", "-f-", stdin=change)
-
-
-async def test_a_quota_counts_fractions_and_the_author_hears_of_it(
-    api: ControlPlane, harness: Harness, kubectl: Kubectl
-) -> None:
-    await api.start_controller_manager()
-    quota: Json = {
-        "metadata": {"name": "cards", "namespace": "default"},
-        "spec": {"hard": {f"requests.{names.GPU_MEM}": "30000"}},
-    }
-    async with in_force(harness, kubectl):
-        await harness.client.create(RESOURCE_QUOTAS, quota)
-
-        async def counted() -> bool:
-            found = await harness.client.get_object(RESOURCE_QUOTAS, "cards", namespace="default")
-            return bool(found.get("status", {}).get("hard"))
-
-        await until(counted, what="the quota is counted", limit_s=60)
-        for name in ("a", "b"):
-            await kubectl("create", "-f-", stdin=named(a_pod(fraction="0.5"), name))
-        said = await kubectl.refused("create", "-f-", stdin=named(a_pod(memory="8Gi"), "c"))
-        assert (
-            "exceeded quota: cards, requested: requests.fracgpu.io/gpu-mem=8192, "
-            "used: requests.fracgpu.io/gpu-mem=24k, limited: requests.fracgpu.io/gpu-mem=30k"
-        ) in said
-        await kubectl("create", "-f-", stdin=named(a_pod(memory="4Gi"), "c"))
 
 
 async def test_pods_live_on_with_the_webhook_down_unless_they_ask(
