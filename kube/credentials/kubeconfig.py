@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
+from kube.credentials.kubeconfig_contents import chosen_context
 from kube.errors import AccessError
 from kube.transport import ApiServer
 
@@ -35,6 +37,7 @@ async def server_of_kubeconfig(paths: str, *, context: str | None, user_agent: s
     Raises:
         AccessError: it cannot be used.
     """
+    await asyncio.to_thread(partial(chosen_context, paths, context=context))
     await asyncio.to_thread(_import_library)  # 0.2 s, in which the event loop has its turns
     from kubernetes_asyncio import config  # noqa: PLC0415 - see above
     from kubernetes_asyncio.client import Configuration  # noqa: PLC0415
@@ -75,14 +78,7 @@ def namespace_of_kubeconfig(paths: str, *, context: str | None) -> str:
     Raises:
         AccessError: it cannot be used.
     """
-    from kubernetes_asyncio import config  # noqa: PLC0415 - see above
-
-    try:
-        contexts, current = config.list_kube_config_contexts(config_file=paths)
-        chosen: Any = next((each for each in contexts if each["name"] == context), current)
-        return str(chosen["context"].get("namespace") or "default")
-    except Exception as error:  # as above: the library passes on whatever an odd file causes
-        raise AccessError(f"cannot use kubeconfig {paths!r}: {error}") from error
+    return str(chosen_context(paths, context=context).get("namespace") or "default")
 
 
 def _tls(configuration: Configuration) -> ssl.SSLContext | None:

@@ -86,6 +86,8 @@ async def test_a_broken_kubeconfig_is_named(nowhere: Path, text: str) -> None:
     with pytest.raises(AccessError, match=r"cannot use kubeconfig '.*broken'"):
         async with connect(path):
             pass
+    with pytest.raises(AccessError, match=r"cannot use kubeconfig '.*broken'"):
+        own_namespace(path)
 
 
 async def test_a_certificate_that_is_none_is_an_access_error(nowhere: Path) -> None:
@@ -224,9 +226,12 @@ async def test_a_context_is_chosen_by_its_name_even_inside_of_a_cluster(
 async def test_a_context_that_does_not_exist_is_an_error(nowhere: Path) -> None:
     path = two_contexts(nowhere / "two", {"a": "http://127.0.0.1:1"})
 
-    with pytest.raises(AccessError, match="cannot use kubeconfig"):
+    message = "it has no context 'zz'; want one of its contexts: a$"
+    with pytest.raises(AccessError, match=message):
         async with connect(path, context="zz"):
             pass
+    with pytest.raises(AccessError, match=message):
+        own_namespace(path, context="zz")
 
 
 def test_the_namespace_is_that_of_the_context(nowhere: Path) -> None:

@@ -3,13 +3,14 @@
 import asyncio
 import base64
 import json
+import os
 import ssl
 import subprocess
 import sys
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -36,6 +37,83 @@ def written(path: Path, *, user: dict[str, Any] | None = None, **cluster: Any) -
 
 async def read(paths: str) -> ApiServer:
     return await server_of_kubeconfig(paths, context=None, user_agent="test")
+
+
+PLAIN: Final[Mapping[str, Any]] = {
+    "clusters": [{"name": "c", "cluster": {"server": "https://10.0.0.1:6443"}}],
+    "users": [{"name": "u", "user": {"token": "secret"}}],
+    "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+    "current-context": "x",
+}
+
+
+def but(**changes: Any) -> bytes:
+    return json.dumps({**PLAIN, **changes}).encode()
+
+
+def context(**fields: Any) -> list[Any]:
+    return [{"name": "x", "context": {"cluster": "c", "user": "u", **fields}}]
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"", "it is empty; want a kubeconfig as `kubectl config view --raw` prints it"),
+        (b"# nothing yet\n", "it is empty; want"),
+        (b"- a\n", "it is a list; want"),
+        (bytes(range(256)), "it is no YAML ('utf-8' codec can't decode byte 0x80"),
+        (
+            b"users: [{name: u, user: {token: secret}\n",
+            "it is no YAML (while parsing a flow mapping",
+        ),
+        (b"[" * 5000, "it is no YAML ("),
+        (but(clusters={"c": 1}), "it has clusters that are a dict; want"),
+        (but(contexts=[{"context": {}}]), "it has an entry without a name in contexts; want"),
+        (but(users=[{"name": "u", "user": "me"}]), "it has a user 'u' without fields; want"),
+        (
+            but(**{"current-context": ""}),
+            "it has no current-context; want one of its contexts: x",
+        ),
+        (but(**{"current-context": "y"}), "it has no context 'y'; want one of its contexts: x"),
+        (
+            but(contexts=context(cluster="d")),
+            "it has context 'x' with cluster 'd', which is not there; want one of its clusters: c",
+        ),
+        (
+            but(contexts=context(user="v")),
+            "it has context 'x' with user 'v', which is not there; want one of its users: u",
+        ),
+        (but(users=None), "it has context 'x' with user 'u', which is not there; it has no users"),
+        (
+            but(contexts=context(user=None)),
+            "it has context 'x' with user None, which is not there; want one of its users: u",
+        ),
+        (
+            but(clusters=[{"name": "c", "cluster": {"server": 5}}]),
+            "it has cluster 'c' with server 5; want an address, e.g. https://10.0.0.1:6443",
+        ),
+    ],
+)
+async def test_an_unusable_file_is_named_with_what_was_there_and_what_was_wanted(
+    tmp_path: Path, content: bytes, problem: str
+) -> None:
+    path = tmp_path / "kubeconfig"
+    path.write_bytes(content)
+
+    with pytest.raises(AccessError) as caught:
+        await read(str(path))
+
+    assert str(caught.value).startswith(f"cannot use kubeconfig '{path}': {problem}")
+    assert "secret" not in str(caught.value)
+
+
+async def test_of_several_files_the_one_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    good, missing = written(tmp_path / "good"), tmp_path / "missing"
+    assert (await read(f"{missing}{os.pathsep}{good}")).url == "https://10.0.0.1:6443"
+
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(AccessError, match=r"cannot use kubeconfig '.*folder': it cannot be read"):
+        await read(f"{good}{os.pathsep}{tmp_path / 'folder'}")
 
 
 async def test_address_token_and_authority_are_those_of_the_context(tmp_path: Path) -> None:
