@@ -40,7 +40,8 @@ from rebalancer.moves.record import (
     spec_of,
 )
 from rebalancer.moves.steps import StepContext
-from rebalancer.usage.measured import LoadRecorder, Measured
+from rebalancer.usage.measured import LoadRecorder, Measured, unmeasured
+from rebalancer.usage.prometheus import QueryError, QueryFailed
 
 log = structlog.get_logger()
 
@@ -74,7 +75,10 @@ class StrategySource(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerParts:
-    """The controller's parts; *changed* is set on every edit of the policy, valid or not."""
+    """The controller's parts, and the longest that all queries of one cycle may take together.
+
+    *changed* is set on every edit of the policy, valid or not.
+    """
 
     cache: ClusterCache
     usage: UsageSource
@@ -89,6 +93,7 @@ class ControllerParts:
     metrics: RebalancerMetrics
     clock: Clock
     scheduler_name: str
+    queries_limit_s: float = 45.0  # three scrapes: an older reading is stale
     loads: LoadRecorder = field(default_factory=LoadRecorder)
     decisions: DecisionLog = field(default_factory=DecisionLog)
 
@@ -141,9 +146,7 @@ class Controller:
 
         cards = parts.cache.cards()
         with timed(parts.metrics.query_s, parts.clock):
-            measured = await parts.usage.observe(cards, policy)
-            if measured.at_s is not None:
-                await parts.loads.observe(policy, at_s=measured.at_s)
+            measured = await self._measure(cards, policy)
         now = parts.clock.now()  # a slow Prometheus takes minutes, and cordons last for some
         before, past = self._heat, self._past()
         self._heat = advance_all(before, measured.usage, past, policy=policy, now=now)
@@ -177,6 +180,23 @@ class Controller:
             await self._begin(move, context, mode=mode)
         await self._cordon(replace(state, past=self._past()), policy, now=now)
         self._count(state, plan, measured, policy, now=now)
+
+    async def _measure(self, cards: Collection[CardUuid], policy: RebalancerPolicy) -> Measured:
+        """Return the usage of *cards*: unknown unless all queries are answered by the deadline."""
+        parts, limit_s = self._parts, self._parts.queries_limit_s
+        measured: Measured | None = None
+        try:
+            async with asyncio.timeout(limit_s):
+                measured = await parts.usage.observe(cards, policy)
+                if measured.at_s is not None:
+                    await parts.loads.observe(policy, at_s=measured.at_s)
+        except TimeoutError:
+            if measured is None:
+                why = f"a cycle's queries took more than {limit_s:g} s together"
+                error = QueryFailed(QueryError.SLOW, why)
+                parts.metrics.no_answer(error)
+                return unmeasured(cards, error)
+        return measured  # of past loads the next cycle asks again
 
     async def _step_all(self, context: StepContext) -> None:
         """Advance every move; one of which the API server refuses something holds up no other.

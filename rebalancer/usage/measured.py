@@ -60,6 +60,15 @@ class Measured:
     interval_s: float = USUAL_INTERVAL_S
 
 
+def unmeasured(cards: Collection[CardUuid], error: QueryFailed) -> Measured:
+    """Return what is known of *cards* where Prometheus gave no answer."""
+    why = f"Prometheus does not answer, {error}"
+    unknown = {
+        uuid: CardUsage(card=uuid, quality=ReadingQuality.UNKNOWN, why=why) for uuid in cards
+    }
+    return Measured(usage=unknown, trouble=str(error), error=error.trouble)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Answers:
     """The answers of one cycle, as of one time: by card UUID, pods by card UUID and pod UID."""
@@ -114,12 +123,7 @@ class MeasuredUsage:
             answers = await self._ask_all(policy)
         except QueryFailed as error:
             self._on_trouble(error)
-            why = f"Prometheus does not answer, {error}"
-            unknown = {
-                uuid: CardUsage(card=uuid, quality=ReadingQuality.UNKNOWN, why=why)
-                for uuid in cards
-            }
-            return Measured(usage=unknown, trouble=str(error), error=error.trouble)
+            return unmeasured(cards, error)
         usage = {uuid: _judge(uuid, answers, policy) for uuid in cards}
         ages = [age for uuid, age in answers.age_s.items() if CardUuid(uuid) in cards]
         return Measured(

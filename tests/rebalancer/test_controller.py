@@ -225,6 +225,32 @@ async def test_cordons_last_as_long_however_slowly_prometheus_answers(kube: Kube
         assert lasts_s == at_work.config.value.cordon_s
 
 
+async def test_a_cycle_ends_whether_or_not_all_queries_together_end_in_time(
+    kube: KubeClient,
+) -> None:
+    class Endless(Usage):
+        async def observe(self, cards: Collection[CardUuid], policy: RebalancerPolicy) -> Measured:
+            await self.answers.wait()
+            return await super().observe(cards, policy)
+
+        answers = asyncio.Event()
+
+    await make_cluster(kube)
+    usage = Endless((await hot_usage(kube)).readings)
+    async with a_rig(kube, usage=usage, queries_limit_s=0.05) as rig:
+        for _ in range(3):
+            await rig.tick()
+
+        why = "slow: a cycle's queries took more than 0.05 s together"
+        assert rig.loop.trouble() == f"blind, no pod is moved: {why}"
+        assert rig.figure("blind", reason="slow") == 1
+        assert rig.figure("prometheus_query_errors_total", reason="slow") == 3
+        assert not rig.store.records
+        usage.answers.set()
+        await rig.tick()
+        assert rig.loop.trouble() is None
+
+
 async def test_a_bad_edit_is_told_once_and_the_last_good_policy_goes_on(kube: KubeClient) -> None:
     await make_cluster(kube)
     async with a_rig(kube) as rig:

@@ -318,6 +318,7 @@ class Rig:
         config: Config,
         clock: VirtualClock,
         effects: type[SideEffects],
+        **parts: Any,
     ) -> None:
         self.kube, self.usage, self.config, self.clock = kube, usage, config, clock
         self.registry = CollectorRegistry()
@@ -352,6 +353,7 @@ class Rig:
                 metrics=self.metrics,
                 clock=clock,
                 scheduler_name=names.SCHEDULER_NAME,
+                **parts,
             )
         )
 
@@ -416,8 +418,12 @@ async def a_rig(
     policy: RebalancerPolicy | None = None,
     clock: VirtualClock | None = None,
     effects: type[SideEffects] = SideEffects,
+    **parts: Any,
 ) -> AsyncIterator[Rig]:
-    """Run a rebalancer's informers until the block ends; the test calls the cycles."""
+    """Run a rebalancer's informers until the block ends; the test calls the cycles.
+
+    *parts* are further ones of the controller.
+    """
     default = RebalancerPolicy(mode=Mode.ACTIVE, startup_grace_s=0)
     rig = Rig(
         kube,
@@ -425,6 +431,7 @@ async def a_rig(
         Config(policy or default),
         clock or VirtualClock(),
         effects,
+        **parts,
     )
     async with background(*(task() for name, task in rig.cache.tasks().items())):
         async with asyncio.timeout(10):
