@@ -68,7 +68,7 @@ def units_of(
     found: dict[CardUuid, frozenset[int]] = {}
     for each in hardware:
         uuid, total = each.card.uuid, each.compute_units
-        if not total or not 0 < cores.get(uuid, 0) < FULL_CORES:
+        if not total or not is_part(cores.get(uuid, 0)):
             continue
         found[uuid] = choose_units(
             total=total,
@@ -77,6 +77,11 @@ def units_of(
             first=0 if taken is not None else _some_number(holder) % max(1, total // _TOGETHER),
         )
     return found
+
+
+def is_part(cores: int) -> bool:
+    """Report whether *cores* per cent are a part of a card's compute, and not shared freely."""
+    return 0 < cores < FULL_CORES
 
 
 def mask(hardware: Sequence[CardHardware], units: Units) -> str:

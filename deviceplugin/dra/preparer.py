@@ -18,7 +18,7 @@ from deviceplugin.enforcement.promises import chosen_isolation
 from deviceplugin.identity.starts import wired
 from deviceplugin.kubelet.pre_start import Runtime
 from deviceplugin.metrics import DevicePluginMetrics
-from deviceplugin.node.inventory import InventoryTracker
+from deviceplugin.node.inventory import Inventory, InventoryTracker
 from fracgpu.cards.card import Health
 from fracgpu.device_claims.claim import DeviceClaim, assignment_of, decode_claim
 from fracgpu.device_claims.devices import cards_by_device
@@ -232,7 +232,8 @@ class Preparer(Claims):
             WireError: a device is no card of this node.
             PrepareError: a container cannot have what it was allocated.
         """
-        cards = self._tracker.inventory.by_uuid()
+        inventory = self._tracker.inventory  # once: it may have other cards a moment later
+        cards = inventory.by_uuid()
         by_request = assignment_of(claim, cards_by_device(cards))
         if several := use.ambiguous(by_request):
             text = f"container {several} has several requests of claim {claim.name}: name one"
@@ -251,20 +252,19 @@ class Preparer(Claims):
                 slices=slices,
                 cards=tuple(cards[part.card] for part in slices),
             )
-            await self._hand_over_one(f"{claim.uid}_{request}", own)
+            await self._hand_over_one(f"{claim.uid}_{request}", own, inventory)
 
-    async def _hand_over_one(self, name: str, claim: Claim) -> None:
+    async def _hand_over_one(self, name: str, claim: Claim, inventory: Inventory) -> None:
         for card in claim.cards:
             if card.health is not Health.HEALTHY:
                 text = f"card {card.uuid} is unhealthy: {card.health_reason}"
                 raise self._refuse("card_unhealthy", text)
         by = chosen_isolation(
-            wanted_isolation(claim.pod.annotations), lambda each: self._unable(each, claim)
+            wanted_isolation(claim.pod.annotations),
+            lambda each: self._unable(each, claim, inventory),
         )
         try:
-            spec = await asyncio.to_thread(
-                self._builder.build, name, claim, self._tracker.inventory, by=by
-            )
+            spec = await asyncio.to_thread(self._builder.build, name, claim, inventory, by=by)
             spec, isolation = self._limited(spec, claim, by)
             await asyncio.to_thread(self._specs.write, spec)
         except SpecBuildError as error:
@@ -295,9 +295,9 @@ class Preparer(Claims):
             spec = closed_spec(spec.name)
         return spec, isolation
 
-    def _unable(self, isolation: Isolation, claim: Claim) -> str | None:
+    def _unable(self, isolation: Isolation, claim: Claim, inventory: Inventory) -> str | None:
         if isolation is not Isolation.KERNEL:
-            return self._builder.why_not(isolation, self._tracker.inventory.hardware(claim.cards))
+            return self._builder.why_not(isolation, inventory.hardware(claim.cards))
         return self._why_not_limited() or self._limiter.why_not_all(claim.slices)
 
     def _refuse(self, outcome: str, text: str) -> PrepareError:

@@ -1,6 +1,7 @@
 """Publishes the node's cards as a ResourceSlice, and again whenever somebody has removed it."""
 
 import asyncio
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
@@ -28,13 +29,21 @@ _CALM_S: Final = 60.0
 _AFTER_FAILURE_S: Final = 1.0
 _GATE: Final = "DRAConsumableCapacity"
 _TAINTS_GATE: Final = "DRADeviceTaints"
+_MOST_NAME: Final = 253  # of an object, RFC 1123 subdomain
 # Somebody who deletes our slices in a loop gets as many answers, and no more.
 _LEAST_S: Final = 0.05
 
 
 def slice_name(node: str) -> str:
-    """Return the name of a node's slice: always the same, so that two agents write one slice."""
-    return f"{node}-{names.DRA_DRIVER}"
+    """Return the name of a node's slice: always the same, so that two agents write one slice.
+
+    Where the node's own name leaves no room for the driver's, a part of its hash is in its place.
+    """
+    name = f"{node}-{names.DRA_DRIVER}"
+    if len(name) <= _MOST_NAME:
+        return name
+    hashed = f"-{hashlib.sha256(node.encode()).hexdigest()[:16]}-{names.DRA_DRIVER}"
+    return node[: _MOST_NAME - len(hashed)].rstrip("-.") + hashed
 
 
 def watch_slices(

@@ -21,7 +21,8 @@ class ClaimedStarts(ContainerStarts):
         known = (self._pods() or {}).get(pod.uid)
         slices = (known.record.limits or {}).get(container.name, ()) if known else ()
         has_cards = any(line.startswith(f"{names.ENV_CARDS}=") for line in container.env)
-        listed = bool(self._tracker.inventory.cards)  # else nobody's cards are known
+        inventory = self._tracker.inventory
+        listed = bool(inventory.cards)  # else nobody's cards are known
         if known is not None and known.has_device_claims and has_cards and listed and not slices:
             text = f"container {container.name} of {known.record.key} has the card of another pod"
             raise self._refused(pod, container, "claim_refused", f"{text}, whose claim it names")
@@ -33,11 +34,11 @@ class ClaimedStarts(ContainerStarts):
         if not self._limiter.promised(known, slices):
             text = "it was promised limits, and its cards can have none now"
             raise self._refused(pod, container, "limit_not_proved", text)
-        cards = self._tracker.inventory.by_uuid()
+        cards = inventory.by_uuid()
         try:
             mine = tuple(cards[part.card] for part in slices)
         except KeyError as error:
             text = f"its card {error.args[0]} is not here any more"
             raise self._refused(pod, container, "card_not_here", text) from error
         claim = Claim(pod=known, container=container.name, slices=slices, cards=mine)
-        return self._outfitted(pod, container, claim)[0]
+        return self._outfitted(pod, container, claim, inventory)[0]

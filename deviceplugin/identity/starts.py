@@ -11,13 +11,13 @@ import structlog
 from deviceplugin.claims import Claim, NodeClaims, Rejected, RejectReason, claim_of
 from deviceplugin.container.adjustment import adjustment_of
 from deviceplugin.container.cdi import ABSENT, MARK_PATH, Mount
-from deviceplugin.container.compute_units import Units, read_units
+from deviceplugin.container.compute_units import Units, is_part, read_units
 from deviceplugin.container.spec_builder import ContainerSpecBuilder, SpecBuildError
 from deviceplugin.enforcement.interface import EnforcementError, Limit
 from deviceplugin.enforcement.limiter import Limiter
 from deviceplugin.enforcement.promises import chosen_isolation
 from deviceplugin.metrics import DevicePluginMetrics
-from deviceplugin.node.inventory import InventoryTracker
+from deviceplugin.node.inventory import Inventory, InventoryTracker
 from deviceplugin.nri.interface import (
     Adjustment,
     Container,
@@ -131,7 +131,8 @@ class ContainerStarts(Handler):
         self._containers: Mapping[str, tuple[str, str]] = {}
         self._running: Mapping[str, tuple[str, Container]] = {}
         self._named = False
-        self._units: Mapping[str, Units] = {}  # of containers that have not ended
+        # Of containers that have not ended: UID of the pod, name, and what their variable says.
+        self._units: Mapping[str, tuple[str, str, Units]] = {}
         self._expected: deque[float] = deque(maxlen=1024)
 
     def expect(self) -> None:
@@ -176,7 +177,7 @@ class ContainerStarts(Handler):
         }
         self._named = True
         self._units = {
-            container.id: units
+            container.id: (uids.get(container.sandbox_id, ""), container.name, units)
             for container in containers
             if container.state is not ContainerState.STOPPED and (units := _units(container))
         }
@@ -188,7 +189,8 @@ class ContainerStarts(Handler):
             self._asked()
         adjustment = self._answer(pod, container)
         if text := adjustment.env.get(names.ENV_COMPUTE_UNITS):
-            self._units = {**self._units, container.id: read_units(text)}
+            given = (pod.uid, container.name, read_units(text))
+            self._units = {**self._units, container.id: given}
         self._containers = {**self._containers, container.id: (pod.uid, container.cgroups_path)}
         return adjustment
 
@@ -239,7 +241,7 @@ class ContainerStarts(Handler):
             return _NO_CARDS
         if isinstance(claim, Rejected):
             raise self._refused(pod, container, claim.reason.value, claim.text)
-        adjustment, by = self._outfitted(pod, container, claim)
+        adjustment, by = self._outfitted(pod, container, claim, inventory)
         self._metrics.started("wired")
         self._metrics.start_took(self._clock.monotonic() - began_s)
         isolation = by.value
@@ -248,21 +250,25 @@ class ContainerStarts(Handler):
         return adjustment
 
     def _outfitted(
-        self, pod: PodSandbox, container: Container, claim: Claim
+        self, pod: PodSandbox, container: Container, claim: Claim, inventory: Inventory
     ) -> tuple[Adjustment, Isolation]:
         """Return what a container gets, and what limits it.
+
+        The cards of *claim* are of *inventory*: the tracker's may have others by now.
 
         Raises:
             Refused: it cannot have that.
         """
         try:
-            return self._outfit(container, claim)
+            return self._outfit(container, claim, inventory)
         except SpecBuildError as error:
             raise self._refused(pod, container, "no_outfit", str(error)) from error
         except EnforcementError as error:
             raise self._refused(pod, container, "limit_not_proved", str(error)) from error
 
-    def _outfit(self, container: Container, claim: Claim) -> tuple[Adjustment, Isolation]:
+    def _outfit(
+        self, container: Container, claim: Claim, inventory: Inventory
+    ) -> tuple[Adjustment, Isolation]:
         """Return what a container gets, and what limits it.
 
         Raises:
@@ -270,12 +276,10 @@ class ContainerStarts(Handler):
             EnforcementError: it cannot be limited as its pod wants.
         """
         by = chosen_isolation(
-            wanted_isolation(claim.pod.annotations), lambda each: self._why_not(each, claim)
+            wanted_isolation(claim.pod.annotations),
+            lambda each: self._why_not(each, claim, inventory),
         )
-        taken = tuple(self._units.values())
-        spec = self._builder.build(
-            container.name, claim, self._tracker.inventory, by=by, taken=taken
-        )
+        spec = self._builder.build(container.name, claim, inventory, by=by, taken=self._taken())
         adjustment = adjustment_of(spec, dev_root=self._dev_root)
         if by not in (Isolation.KERNEL, Isolation.BEST):
             return adjustment, by
@@ -285,9 +289,22 @@ class ContainerStarts(Handler):
             self.expect()  # its start, which needs the agent too
         return adjustment, isolation
 
-    def _why_not(self, isolation: Isolation, claim: Claim) -> str | None:
+    def _taken(self) -> list[Units]:
+        """Return the compute units that containers were given, of cards of which they ask a part.
+
+        Any container may have such a variable of its own.
+        """
+        pods = self._pods() or {}
+        found: list[Units] = []
+        for uid, name, units in self._units.values():
+            limits = pods[uid].record.limits if uid in pods else None
+            cards = [part.card for part in (limits or {}).get(name, ()) if is_part(part.cores)]
+            found.append({card: units[card] for card in cards if card in units})
+        return found
+
+    def _why_not(self, isolation: Isolation, claim: Claim, inventory: Inventory) -> str | None:
         if isolation is not Isolation.KERNEL:
-            return self._builder.why_not(isolation, self._tracker.inventory.hardware(claim.cards))
+            return self._builder.why_not(isolation, inventory.hardware(claim.cards))
         return self._limiter.why_not_all(claim.slices)
 
     def _limits(self, sandbox: PodSandbox, container: Container) -> tuple[Limit, ...]:
@@ -307,7 +324,7 @@ class ContainerStarts(Handler):
 
 
 def _units(container: Container) -> Units:
-    """Return the compute units of a container, by what we gave it."""
+    """Return the compute units that a container's variable says."""
     given = (line.partition("=") for line in container.env)
     texts = (value for name, _, value in given if name == names.ENV_COMPUTE_UNITS)
     return read_units(next(texts, ""))

@@ -24,7 +24,7 @@ from deviceplugin.identity.ways import Way, Ways
 from deviceplugin.kubelet.listed import ListedClaim, listed_claim
 from deviceplugin.kubelet.pod_resources import PodResources, PodResourcesError
 from deviceplugin.metrics import DevicePluginMetrics
-from deviceplugin.node.inventory import InventoryTracker
+from deviceplugin.node.inventory import Inventory, InventoryTracker
 from fracgpu import names
 from fracgpu.request.language import wanted_isolation, wants_kernel
 from fracgpu.request.need import MECHANISMS, Isolation
@@ -172,22 +172,24 @@ class PreStartHandler:
             text = f"{pod.record.key} wants {names.ISOLATION}: kernel, which needs NRI"
             raise self._reject("limit_not_proved", f"{text} in the container runtime")
         by = chosen_isolation(
-            wanted_isolation(pod.annotations), lambda each: self._why_not(each, found.claim)
+            wanted_isolation(pod.annotations),
+            lambda each: self._why_not(each, found.claim, inventory),
         )
-        await self._write_listed(device_name(slot_ids), found, by)
+        await self._write_listed(device_name(slot_ids), found, inventory, by=by)
         await self._remove_stale(holders)
         self._metrics.started("wired")
         isolation = by.value if by in MECHANISMS else Isolation.NONE.value
         log.info("container_wired", **wired(found.claim, isolation), slots=sorted(slot_ids))
         self._on_prepared(found.claim, isolation)
 
-    def _why_not(self, isolation: Isolation, claim: Claim) -> str | None:
+    def _why_not(self, isolation: Isolation, claim: Claim, inventory: Inventory) -> str | None:
         if isolation is Isolation.KERNEL:
             return "it needs NRI in the container runtime"
-        return self._builder.why_not(isolation, self._tracker.inventory.hardware(claim.cards))
+        return self._builder.why_not(isolation, inventory.hardware(claim.cards))
 
-    async def _write_listed(self, name: str, found: ListedClaim, by: Isolation) -> None:
-        inventory = self._tracker.inventory
+    async def _write_listed(
+        self, name: str, found: ListedClaim, inventory: Inventory, *, by: Isolation
+    ) -> None:
         try:
             spec = await asyncio.to_thread(self._builder.build, name, found.claim, inventory, by=by)
         except SpecBuildError as error:

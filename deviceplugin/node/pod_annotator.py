@@ -10,7 +10,7 @@ from deviceplugin.claims import Claim
 from fracgpu import names
 from fracgpu.request.need import Isolation
 from kube.client import KubeClient
-from kube.errors import Conflict, Forbidden, Invalid, KubeError, NotFound
+from kube.errors import KubeError, TooManyRequests, Unavailable
 from kube.kinds import PODS
 from process.clock import Clock
 
@@ -22,7 +22,10 @@ _PAUSE_S: Final = 1.0  # after a failure
 
 
 class PodAnnotator:
-    """Annotates pods in the background, so that no start waits; what fails is tried again."""
+    """Annotates pods in the background, so that no start waits.
+
+    It is tried again while the API server does not answer, and not once it has refused.
+    """
 
     def __init__(self, writer: KubeClient, clock: Clock) -> None:
         self._writer = writer
@@ -57,7 +60,7 @@ class PodAnnotator:
             await self._writer.patch(PODS, record.name, patch, namespace=record.namespace)
         except KubeError as error:
             log.warning("wired_note_not_written", pod=record.key, reason=str(error))
-            if not isinstance(error, Conflict | Forbidden | Invalid | NotFound):
+            if isinstance(error, Unavailable | TooManyRequests):
                 await self._clock.sleep(_PAUSE_S)
                 self.note(claim, isolation)
         else:

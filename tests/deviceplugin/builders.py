@@ -1,10 +1,13 @@
 """Cards, pods and holders as the node agent sees them; builders show only what matters."""
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+import pytest
 
 from deviceplugin.cards.interface import (
     CardHardware,
@@ -94,9 +97,24 @@ class FakeCards(Cards):
         self.closed = True
 
 
-def a_tracker(cards: Cards, clock: Clock, **changes: Any) -> InventoryTracker:
+class Tracker(InventoryTracker):
+    """Its cards vanish after as many looks at them as a test says."""
+
+    looks: float = math.inf
+
+    @property
+    def inventory(self) -> Inventory:
+        self.looks -= 1
+        return super().inventory if self.looks >= 0 else Inventory()
+
+
+def a_tracker(cards: Cards, clock: Clock, **changes: Any) -> Tracker:
     options = {"period_s": 10.0, "slots_per_card": 2, "headroom_mib": Mib(0), **changes}
-    return InventoryTracker(cards, clock, **options)
+    return Tracker(cards, clock, **options)
+
+
+VANISHING: Final = pytest.mark.parametrize("looks", range(5))
+"""At which look the cards have vanished."""
 
 
 def a_container(name: str, *, mib: int, slots: int = 1, restart_policy: str = "") -> dict[str, Any]:

@@ -20,14 +20,21 @@ from deviceplugin.dra.preparer import Preparer
 from deviceplugin.dra.server import ClaimName, PreparedDevice, PrepareError
 from deviceplugin.enforcement.limiter import Limiter
 from deviceplugin.metrics import DevicePluginMetrics
-from deviceplugin.node.inventory import InventoryTracker
 from deviceplugin.node_wiring import held_by
 from fracgpu import names
 from fracgpu.cards.card import Card, CardUuid
 from fracgpu.state.allocation import Slice, write_assignment
 from fracgpu.units import Mib
 from kube.informer import ChangeType
-from tests.deviceplugin.builders import NODE, FakeCards, a_card, a_spec_builder, a_tracker
+from tests.deviceplugin.builders import (
+    NODE,
+    VANISHING,
+    FakeCards,
+    Tracker,
+    a_card,
+    a_spec_builder,
+    a_tracker,
+)
 from tests.deviceplugin.dra.builders import (
     CLAIM,
     UID,
@@ -59,7 +66,7 @@ class Rig:
     api: FakeApi
     preparer: Preparer
     held: HeldClaims
-    tracker: InventoryTracker
+    tracker: Tracker
     cards: FakeCards
     runtime: FakeRuntime
     clock: VirtualClock
@@ -165,6 +172,20 @@ async def a_rig(
     )
     rig.sees(*pods)
     return rig
+
+
+@VANISHING
+async def test_a_container_whose_card_vanishes_while_it_starts_is_refused_or_gets_it(
+    tmp_path: Path, looks: int
+) -> None:
+    pod = pod_body()
+    rig = await a_rig(tmp_path, pod, claims=[a_claim(pod)])
+    rig.tracker.looks = looks
+
+    async with rig.asked() as task:
+        refusal = await rig.outcome(task)
+
+    assert bool(refusal) != bool(rig.specs())
 
 
 async def test_a_container_gets_what_its_request_was_allocated(tmp_path: Path) -> None:

@@ -1,11 +1,14 @@
 """The node's slice has the cards that can be allocated, whoever removes or changes it."""
 
+import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+from hypothesis import given
+from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from deviceplugin.dra.slices import SlicePublisher, slice_name
@@ -86,6 +89,26 @@ async def a_rig(*cards: Card, listed: bool = True) -> Rig:
 async def running(rig: Rig) -> AsyncIterator[None]:
     async with background(rig.publisher.run()):
         yield
+
+
+@given(
+    st.from_regex(r"[a-z0-9]([a-z0-9-]{0,60}[a-z0-9])?", fullmatch=True),
+    st.integers(1, 253),
+)
+def test_every_nodes_slice_has_a_name_of_its_own_that_an_object_may_have(
+    label: str, length: int
+) -> None:
+    node = ".".join([label] * 130)[:length].rstrip("-.")
+    other = f"{node[:-1]}{'a' if node[-1] != 'a' else 'b'}"
+
+    name = slice_name(node)
+
+    assert len(name) <= 253
+    label_form = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+    assert re.fullmatch(rf"{label_form}(\.{label_form})*", name)
+    assert name.endswith("-gpu.fracgpu.io")
+    assert name != slice_name(other)
+    assert name.startswith(node) or length > 200
 
 
 async def test_the_nodes_own_slice_has_its_cards() -> None:

@@ -1,8 +1,10 @@
 """The runtime names a container: it gets its own pod's cards, or the start is refused."""
 
+import math
 import socket
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,6 +27,7 @@ from fracgpu.state.pod_info import PodInfo
 from fracgpu.units import Mib
 from tests.deviceplugin.builders import (
     NODE,
+    VANISHING,
     FakeCards,
     a_card,
     a_container,
@@ -78,6 +81,7 @@ async def a_rig(  # noqa: PLR0913 - what a test may set of a node
     known: Mapping[str, PodInfo] | None = None,
     node_folder: Path = Path("/nonexistent"),
     slots: int = 2,
+    looks: float = math.inf,
 ) -> Rig:
     fake, registry, clock = FakeCards(*cards), CollectorRegistry(), VirtualClock()
     files = [DeviceNode(path=f"/dev/nvidia{n}", host_path=at) for n, at in enumerate(nodes)]
@@ -93,6 +97,7 @@ async def a_rig(  # noqa: PLR0913 - what a test may set of a node
     )
     tracker = a_tracker(fake, clock, slots_per_card=slots)
     await tracker.refresh()
+    tracker.looks = looks
     if known is None:
         known = {pod.record.uid: pod for pod in pods}
     started: list[Claim] = []
@@ -150,6 +155,20 @@ async def test_a_container_gets_its_card_and_the_mount_that_holds_it_back_is_rep
     ]
     assert rig.outcome("wired") == 1
     assert [claim.container for claim in rig.started] == ["train"]
+
+
+@VANISHING
+async def test_a_container_whose_card_vanishes_while_it_starts_is_refused_or_gets_it(
+    looks: int,
+) -> None:
+    pod = a_pod()
+    rig = await a_rig(pod, looks=looks)
+
+    with suppress(Refused):
+        answer = rig.starts.create_container(a_sandbox(pod), created())
+        assert answer.env[names.ENV_VISIBLE_DEVICES] == "GPU-a"
+
+    assert rig.outcome("wired") + rig.outcome("card_not_here") == 1
 
 
 async def test_a_container_that_kubelet_may_start_is_awaited_until_the_runtime_asks() -> None:
@@ -467,6 +486,23 @@ async def test_what_a_pod_can_do_without_it_starts_without(wanted: str, got: str
 def with_cores(uid: str, cores: int) -> PodInfo:
     part = Slice(card=CardUuid("AMD-a"), mib=Mib(1000), cores=cores)
     return a_pod(uid=uid, annotations={names.ASSIGNMENT: write_assignment({"train": (part,)})})
+
+
+async def test_units_that_a_container_only_says_it_has_are_not_taken() -> None:
+    """Neither of a pod with another card, nor of one that shares the card's compute freely."""
+    says = f"{names.ENV_COMPUTE_UNITS}=AMD-a=0-31"
+    liars = [a_pod(uid="no-cards"), with_cores("freely", 0), with_cores("all", 100)]
+    mine = with_cores("mine", 25)
+    rig = await a_rig(*liars[1:], mine, cards=(MI210,), slots=8)
+    running = [
+        replace(created(), id=pod.record.uid, sandbox_id=f"sandbox-{pod.record.uid}", env=[says])
+        for pod in liars
+    ]
+    rig.starts.synchronize([a_sandbox(pod) for pod in liars], running)
+
+    answer = rig.starts.create_container(a_sandbox(mine), created())
+
+    assert answer.env[names.ENV_CU_MASK] == "0:0-15"
 
 
 async def test_containers_on_one_amd_card_get_other_compute_units_after_a_restart_too() -> None:

@@ -1,7 +1,9 @@
 """Allocate and PreStart by either way: a spec that is ready, or an error that names the cause."""
 
 import json
+import math
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from fracgpu import names
 from fracgpu.state.pod_info import PodInfo
 from tests.deviceplugin.builders import (
     NODE,
+    VANISHING,
     FakeCards,
     a_card,
     a_holder,
@@ -86,7 +89,13 @@ class Rig:
         return str(caught.value)
 
 
-async def a_rig(folder: Path, *pods: PodInfo, nri: bool = True, listed: bool = True) -> Rig:
+async def a_rig(
+    folder: Path,
+    *pods: PodInfo,
+    nri: bool = True,
+    listed: bool = True,
+    looks: float = math.inf,
+) -> Rig:
     cards, clock, registry = (
         FakeCards(a_card("GPU-a"), a_card("GPU-b", index=1)),
         VirtualClock(),
@@ -95,6 +104,7 @@ async def a_rig(folder: Path, *pods: PodInfo, nri: bool = True, listed: bool = T
     metrics = DevicePluginMetrics(registry)
     tracker = a_tracker(cards, clock)
     await tracker.refresh()
+    tracker.looks = looks
     hook = VerifyHook(Path("/var/lib/fracgpu/bin"))
     ways = Ways(
         hook_problem=lambda: None, clock=clock, record=metrics.identity_is, on_change=lambda: None
@@ -125,6 +135,19 @@ def is_closed(edits: dict[str, Any]) -> bool:
     """Report whether a spec gives nothing, and lets no container be created by itself."""
     (mount,) = edits["mounts"]
     return bool(mount["hostPath"] == ABSENT and edits["env"] == [] and len(edits) == 2)
+
+
+@VANISHING
+async def test_a_container_whose_card_vanishes_while_it_starts_is_refused_or_gets_it(
+    tmp_path: Path, looks: int
+) -> None:
+    rig = await a_rig(tmp_path, nri=False, looks=looks)
+
+    with suppress(PreStartError):
+        await rig.pre_start.prepare(S1)
+        assert [card.uuid for card in rig.prepared[0].cards] == ["GPU-a"]
+
+    assert rig.starts("wired") + rig.starts("card_not_here") == 1
 
 
 async def test_with_nri_all_slots_share_a_device_that_gives_nothing(tmp_path: Path) -> None:

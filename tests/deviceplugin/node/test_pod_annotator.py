@@ -17,7 +17,7 @@ from fracgpu.state.allocation import Slice
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from fracgpu.units import Mib
 from kube.client import KubeClient
-from kube.errors import Conflict, NotFound, Unavailable
+from kube.errors import KubeError, NotFound, Unavailable, error_from_status
 from kube.events import EventLevel, EventRecorder, Regarding
 from kube.kinds import Kind
 from kube.objects import ObjectList
@@ -33,17 +33,19 @@ def a_claim(pod: PodInfo, *, container: str = "train", card: str = "GPU-a") -> C
 
 
 class FakePods(KubeClient):
-    """Takes patches; the names in *gone* belong to other pods by now."""
+    """Takes patches; those of the pods in *refused* have these errors."""
 
-    def __init__(self, *gone: str) -> None:
-        self.gone = gone
+    def __init__(self, **refused: KubeError) -> None:
+        self.refused = refused
+        self.asked: list[str] = []
         self.patches: list[tuple[str, Mapping[str, Any]]] = []
 
     async def patch(
         self, kind: Kind, name: str, patch: Any, *, namespace: str | None = None, **_: Any
     ) -> dict[str, Any]:
-        if name in self.gone:
-            raise Conflict(verb="PATCH", path="/x", status=409, reason="Conflict", message="uid")
+        self.asked.append(name)
+        if name in self.refused:
+            raise self.refused[name]
         self.patches.append((f"{namespace}/{name}", patch))
         return {}
 
@@ -67,18 +69,44 @@ def test_a_note_that_somebody_spoilt_is_written_anew() -> None:
 GOT = '{"train":{"cards":["GPU-a"],"isolation":"none"}}'
 
 
-async def test_notes_carry_the_uid_and_a_refused_one_does_not_stop_the_next() -> None:
-    pods = FakePods("gone")
-    notes = PodAnnotator(pods, VirtualClock())
+def an_error(status: int) -> KubeError:
+    return error_from_status(verb="PATCH", path="/x", status=status, reason="", message="")
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 405, 409, 413, 415, 422])
+async def test_notes_carry_the_uid_and_one_that_is_refused_is_tried_once(status: int) -> None:
+    pods, clock = FakePods(refused=an_error(status)), VirtualClock()
+    notes = PodAnnotator(pods, clock)
     async with background(notes.run()):
-        notes.note(a_claim(a_pod("gone")), "none")
+        notes.note(a_claim(a_pod("refused")), "none")
         notes.note(a_claim(a_pod("train-0")), "none")
         await until_true(lambda: bool(pods.patches), what="the second note is written")
+        await clock.advance(3600)
+        notes.note(a_claim(a_pod("train-1")), "none")
+        await until_true(lambda: len(pods.patches) == 2, what="the third note is written")
 
-    ((pod, patch),) = pods.patches
+    assert pods.asked == ["refused", "train-0", "train-1"]
+    pod, patch = pods.patches[0]
     assert pod == "ml/train-0"
     assert patch["metadata"]["uid"] == "uid-train-0"
     assert patch["metadata"]["annotations"] == {names.WIRED: GOT}
+
+
+@pytest.mark.parametrize("status", [408, 429, 500, 503])
+async def test_a_note_is_tried_again_until_the_api_server_answers(status: int) -> None:
+    pods, clock = FakePods(late=an_error(status)), VirtualClock()
+    notes = PodAnnotator(pods, clock)
+    async with background(notes.run()):
+        notes.note(a_claim(a_pod("late")), "none")
+        for _ in range(3):
+            await clock.wait_for_sleepers(1)
+            await clock.advance(1)
+        pods.refused = {}
+        await clock.wait_for_sleepers(1)
+        await clock.advance(1)
+        await until_true(lambda: bool(pods.patches), what="the note is written")
+
+    assert pods.asked == ["late"] * 5
 
 
 async def test_containers_that_start_at_once_are_all_noted() -> None:
