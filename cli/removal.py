@@ -16,6 +16,7 @@ from typing import Any, Final, TypedDict
 from cli.moved_pods import find_moved, give_back
 from fracgpu import names
 from fracgpu.cards.node_marks import NodeMarks, marks_of, shares
+from fracgpu.doctor.scheduling import EXTENDER_LEASE
 from fracgpu.errors import counted
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from kube.client import KubeClient, PatchType
@@ -64,8 +65,8 @@ HOST_FILES: Final = (
 )
 """Files that an agent may have left on its host if it could not clean up."""
 
-_MADE_BY_US: Final = "fracgpu-"
-"""The prefix of the names of what our roles make themselves; older ones gave it no label."""
+_LEASES: Final = (names.SCHEDULER_NAME, EXTENDER_LEASE, names.REBALANCER)
+"""Those that our roles and kube-scheduler make, without a label."""
 
 _AGENT: Final = "app.kubernetes.io/name=fracgpu-deviceplugin"
 _ADMISSION: Final = (
@@ -215,9 +216,7 @@ async def make_plan(
     namespaces = [name for name in ours if name not in shared]
     objects = [found for kind in _KINDS for found in await _labelled(client, kind)]
     for name in shared:
-        objects += [
-            found for kind in (LEASES, SECRETS) for found in await _made(client, kind, name)
-        ]
+        objects += await _leases(client, name)
     return RemovalPlan(
         **_marked(bodies),
         objects=[found for found in dict.fromkeys(objects) if found.namespace not in namespaces],
@@ -256,23 +255,20 @@ async def _others(client: KubeClient, namespace: str) -> list[str]:
 
 
 def _is_incidental(body: Mapping[str, Any]) -> bool:
-    """Report whether a ConfigMap or Secret is of our roles, or belongs to something else."""
+    """Report whether a ConfigMap or Secret belongs to something else, or has our configuration."""
     meta = body["metadata"]
     return (
-        meta["name"].startswith(_MADE_BY_US)
-        or meta["name"] in _EVERYWHERE
+        meta["name"] in (*_EVERYWHERE, names.CONFIG_MAP)
         or bool(meta.get("ownerReferences"))
         or body.get("type") in _NOTED
     )
 
 
-async def _made(client: KubeClient, kind: Kind, namespace: str) -> list[FoundObject]:
-    """Return what our roles have made in a namespace: Leases, and Secrets with certificates."""
+async def _leases(client: KubeClient, namespace: str) -> list[FoundObject]:
     return [
-        FoundObject(kind=kind, name=body["metadata"]["name"], namespace=namespace)
-        for body in await _bodies(client, kind, namespace)
-        if body["metadata"]["name"].startswith(_MADE_BY_US)
-        and body.get("type") in (None, "kubernetes.io/tls")
+        FoundObject(kind=LEASES, name=body["metadata"]["name"], namespace=namespace)
+        for body in await _bodies(client, LEASES, namespace)
+        if body["metadata"]["name"] in _LEASES
     ]
 
 

@@ -19,6 +19,7 @@ from kube.kinds import (
     NAMESPACES,
     NODES,
     PODS,
+    SECRETS,
     VALIDATING_POLICIES,
 )
 from process.clock import SystemClock
@@ -159,7 +160,7 @@ async def test_a_namespace_in_which_others_live_stays_and_only_what_is_ours_goes
 ) -> None:
     system = names.SYSTEM_NAMESPACE
     await kube.create(NAMESPACES, {"metadata": {"name": system, "labels": labels}})
-    for name in ("kube-root-ca.crt", "fracgpu-audit"):  # no reason to stay
+    for name in ("kube-root-ca.crt", names.CONFIG_MAP):  # no reason to stay
         await kube.create(CONFIGMAPS, {"metadata": {"name": name, "namespace": system}})
     assert list((await make_plan(kube)).namespaces) == [system]
 
@@ -187,6 +188,26 @@ async def test_a_namespace_in_which_others_live_stays_and_only_what_is_ours_goes
     assert not left.unfinished
     assert (await kube.get_object(PODS, "somebodys", namespace=system))["metadata"]["name"]
     assert not await make_plan(kube)
+
+
+async def test_what_a_user_named_like_ours_is_the_users(kube: KubeClient) -> None:
+    system, meta = names.SYSTEM_NAMESPACE, {"namespace": names.SYSTEM_NAMESPACE}
+    mine = {"name": "fracgpu-mine", **meta}
+    await kube.create(NAMESPACES, labelled(system))
+    await kube.create(CONFIGMAPS, {"metadata": mine})
+    tls = {"tls.crt": "", "tls.key": ""}
+    await kube.create(SECRETS, {"metadata": mine, "type": "kubernetes.io/tls", "data": tls})
+    await kube.create(LEASES, {"metadata": mine})
+    ours = {**labelled("fracgpu-ca"), "type": "kubernetes.io/tls", "data": tls}
+    await kube.create(SECRETS, ours | {"metadata": {**ours["metadata"], **meta}})
+
+    plan = await make_plan(kube)
+    _, said = await removed(kube)
+
+    assert dict(plan.shared) == {system: ["ConfigMap fracgpu-mine", "Secret fracgpu-mine"]}
+    assert said == [f"deleted Secret {system}/fracgpu-ca"]
+    for kind in (CONFIGMAPS, SECRETS, LEASES):
+        assert await kube.get_object(kind, "fracgpu-mine", namespace=system)
 
 
 async def test_a_node_that_goes_meanwhile_stops_nothing(cluster: KubeClient) -> None:
