@@ -6,6 +6,7 @@ Which cards could bear one more pod, and what past moves forbid, is counted once
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import cached_property, lru_cache
 from math import ceil
 from typing import Final
 
@@ -131,55 +132,6 @@ class Hindsight:
     regretted: frozenset[str] = frozenset()
 
 
-class PlanIndex:
-    """Computes what does not change throughout a plan when it is first asked for."""
-
-    def __init__(self) -> None:
-        self._pods: Mapping[str, PlacedPod] | None = None
-        self._by_owner: dict[str, list[PlacedPod]] = {}
-        self._cool: CoolCards | None = None
-        self._of: tuple[object, object] = (None, None)
-        self._loads: LoadModel | None = None
-        self._loads_of: tuple[object, ...] = ()
-
-    def loads(self, state: "DisruptionState", *, line: float) -> LoadModel:
-        """Return what the loads of cards are expected to be; cards by their place in the index."""
-        of = (state.usage, state.history, state.past, line)
-        if self._loads is None or any(a is not b for a, b in zip(of, self._loads_of, strict=True)):
-            self._loads, self._loads_of = _load_model(state, line=line), of
-        return self._loads
-
-    def cool(
-        self,
-        usage: Mapping[CardUuid, CardUsage],
-        heat: Mapping[CardUuid, CardHeat],
-        *,
-        index: SnapshotIndex,
-        snapshot: Snapshot,
-    ) -> CoolCards:
-        """Return the cool cards by their place in *index*."""
-        matrix = index.matrix(snapshot)
-        shape = (matrix.size, matrix.width)
-        if (
-            self._cool is None
-            or self._of[0] is not usage
-            or self._of[1] is not heat
-            or self._cool.level.shape != shape
-        ):
-            places = index.places(snapshot)
-            self._cool = _cool_cards(usage, heat, snapshot=snapshot, places=places, shape=shape)
-            self._of = usage, heat
-        return self._cool
-
-    def pods_of(self, owner_uid: str, pods: Mapping[str, PlacedPod]) -> Sequence[PlacedPod]:
-        """Return those of *pods* whose controller has this UID."""
-        if self._pods is not pods:
-            self._pods, self._by_owner = pods, {}
-            for pod in pods.values():
-                self._by_owner.setdefault(pod.owner_uid, []).append(pod)
-        return self._by_owner.get(owner_uid, ())
-
-
 def _destinations(move: Move, landed: CardUuid | None) -> tuple[CardUuid, ...]:
     return (move.target,) if landed is None else (move.target, landed)
 
@@ -202,14 +154,9 @@ def is_known_to_be_cool(heat: CardHeat | None, usage: CardUsage | None, *, empty
     )
 
 
-def _cool_cards(
-    usage: Mapping[CardUuid, CardUsage],
-    heat: Mapping[CardUuid, CardHeat],
-    *,
-    snapshot: Snapshot,
-    places: Mapping[CardUuid, tuple[int, int]],
-    shape: tuple[int, int],
-) -> CoolCards:
+def _cool_cards(state: "DisruptionState") -> CoolCards:
+    matrix, places = state.index.matrix(state.snapshot), state.index.places(state.snapshot)
+    shape, usage = (matrix.size, matrix.width), state.usage
     models: dict[str, int] = {}
     found = CoolCards(
         level=np.full(shape, np.inf),
@@ -218,10 +165,10 @@ def _cool_cards(
         model=np.full(shape, -1, np.int64),
         models=models,
     )
-    for node in snapshot.nodes.values():
+    for node in state.snapshot.nodes.values():
         for uuid, info in node.cards.items():
             if uuid in places and is_known_to_be_cool(
-                heat.get(uuid),
+                state.heat.get(uuid),
                 usage.get(uuid),
                 empty=not (info.pods or info.foreign_mib or info.unplaced_mib),
             ):
@@ -238,9 +185,9 @@ def _reading(usage: CardUsage) -> CardReading:
     return usage.reading
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class DisruptionState:
-    """The input of a plan; no two are equal.
+    """The input of a plan; no two are equal. What is counted from it is counted when first asked.
 
     Attributes:
         pods: by UID, every live pod that holds or asks for a share of a card.
@@ -269,11 +216,17 @@ class DisruptionState:
     leading_since: datetime
     budgets: Budgets | None = None
     history: LoadHistory = field(default=NO_HISTORY, repr=False)
-    plan_index: PlanIndex = field(default_factory=PlanIndex, repr=False)
 
     def pods_of(self, owner_uid: str) -> Sequence[PlacedPod]:
         """Return the pods of one controller that hold or ask for a share of a card."""
-        return self.plan_index.pods_of(owner_uid, self.pods)
+        return self._by_owner.get(owner_uid, ())
+
+    @cached_property
+    def _by_owner(self) -> Mapping[str, Sequence[PlacedPod]]:
+        found: dict[str, list[PlacedPod]] = {}
+        for pod in self.pods.values():
+            found.setdefault(pod.owner_uid, []).append(pod)
+        return found
 
     def places(self, pod: PodInfo) -> bool:
         """Report whether a pod gets what is reserved for it; any kube-scheduler gives its claim."""
@@ -296,7 +249,7 @@ class DisruptionState:
 
     def loads(self, policy: RebalancerPolicy) -> LoadModel:
         """Return what the loads of cards are expected to be; cards by `number_of`."""
-        return self.plan_index.loads(self, line=policy.hot_ratio)
+        return _load_model(self, line=policy.hot_ratio)
 
     def number_of(self, card: CardUuid) -> int | None:
         """Return the number of a card in the load model; None if the index does not have it."""
@@ -305,9 +258,10 @@ class DisruptionState:
             None if place is None else place[0] * self.index.matrix(self.snapshot).width + place[1]
         )
 
+    @cached_property
     def cool_cards(self) -> CoolCards:
-        """Return what is measured of the cool cards, by their place in *index*."""
-        return self.plan_index.cool(self.usage, self.heat, index=self.index, snapshot=self.snapshot)
+        """What is measured of the cool cards, by their place in *index*."""
+        return _cool_cards(self)
 
     def under_way(self) -> Sequence[PastMove]:
         """Return the moves whose replacement is not ready yet."""
@@ -360,6 +314,7 @@ def card_level(state: DisruptionState, card: CardUuid) -> float:
     return reading.level_ratio if reading else 0.0
 
 
+@lru_cache(maxsize=1)
 def _load_model(state: DisruptionState, *, line: float) -> LoadModel:
     matrix = state.index.matrix(state.snapshot)
     rest = np.zeros(matrix.size * matrix.width)

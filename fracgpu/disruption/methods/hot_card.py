@@ -227,7 +227,7 @@ def best_move(
     if not bearing.any():
         return HeldBack(subject=key, reason=HoldReason.NO_TARGET)
     closed = _closed(state, card, candidate, policy=policy, now=now)
-    measured = state.cool_cards().measured(losing=is_losing(reading), policy=policy)
+    measured = state.cool_cards.measured(losing=is_losing(reading), policy=policy)
     targets = simulation.targets(candidate, exclude=closed, among=bearing & measured)
     if not targets:
         unmeasured = bearing & ~measured
@@ -308,14 +308,14 @@ def _bearing(
     need = candidate.info.need
     free_mib = _mib_of(need) + policy.free_margin_mib if need else 0
     model = info.card.model if info else ""
-    return state.cool_cards().with_room(busy_ratio=busy_ratio, model=model, free_mib=free_mib)
+    return state.cool_cards.with_room(busy_ratio=busy_ratio, model=model, free_mib=free_mib)
 
 
 def _without_history(
     state: DisruptionState, targets: Targets, *, losing: bool, policy: RebalancerPolicy
 ) -> str:
     """Return how many cards would do but for their history, and when the first can; or ""."""
-    cool = state.cool_cards()
+    cool = state.cool_cards
     cells = np.zeros(cool.history.shape, np.bool_)
     if targets:
         cells[targets.rows, targets.columns] = True

@@ -88,7 +88,7 @@ def _move(
         state.snapshot.pods[candidate.uid].by_card[source],
         state.snapshot.card(source),
     )
-    room = state.cool_cards().with_room(
+    room = state.cool_cards.with_room(
         busy_ratio=busy_ratio,
         model=info.card.model if info else "",
         free_mib=allocation.mib + policy.free_margin_mib,

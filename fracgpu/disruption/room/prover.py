@@ -73,7 +73,7 @@ class RoomContext:
         places = state.index.places(state.snapshot)
         found = [places.get(uuid, (UNSEEN, 0)) for uuid in self.table.uuids]
         self.rows, self.columns = np.array(found, np.int64).reshape(-1, 2).T
-        self.measured = self.flags(state.cool_cards().measured(losing=False, policy=policy))
+        self.measured = self.flags(state.cool_cards.measured(losing=False, policy=policy))
         self.targets = self._targets()
         free_mib = self.table.cards.free_mib[self.targets]
         self.roomiest_mib = int(free_mib.max()) if len(free_mib) else 0
@@ -114,7 +114,7 @@ class RoomContext:
 
     def cells(self, flags: Flags) -> Cells:
         """Return the cells of the state's index in which some cards of the table are."""
-        found = np.zeros(self.state.cool_cards().history.shape, np.bool_)
+        found = np.zeros(self.state.cool_cards.history.shape, np.bool_)
         found[self.rows[flags], self.columns[flags]] = True
         return found
 
@@ -173,7 +173,7 @@ class StateProver:
     def why_no_target(self) -> str:
         """How many cards only lacked history, and when the first has it; empty for none."""
         context = self._context
-        return context.state.cool_cards().why_not_measured(
+        return context.state.cool_cards.why_not_measured(
             context.cells(self.unmeasured), losing=False, policy=context.policy
         )
 
@@ -260,7 +260,7 @@ class StateProver:
         """Yield the cards that may be the target, in the order of the pod's strategy."""
         self._context.asked += 1
         context, policy = self._context, self._context.policy
-        table, state, cool = context.table, context.state, context.state.cool_cards()
+        table, state, cool = context.table, context.state, context.state.cool_cards
         need, use = candidate.info.need, context.use(candidate, pod.card)
         assert need is not None, "a pod that may be moved has a need"
         assert use is not None, "a pod that may be moved is on a measured card"

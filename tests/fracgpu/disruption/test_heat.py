@@ -227,7 +227,7 @@ def bears(
     mib: int = 1,
     losing: bool = False,
 ) -> bool:
-    cool = state.cool_cards()
+    cool = state.cool_cards
     cells = cool.with_room(busy_ratio=busy, model="A30", free_mib=mib)
     cells &= cool.measured(losing=losing, policy=ACTIVE)
     row, column = state.index.places(state.snapshot)[COOL_CARD]
@@ -276,7 +276,7 @@ def test_a_card_in_any_other_heat_bears_nothing(heat: Heat) -> None:
 def test_another_model_is_no_target() -> None:
     state = a_disruption_state()
 
-    assert not state.cool_cards().with_room(busy_ratio=0.1, model="H100", free_mib=1).any()
+    assert not state.cool_cards.with_room(busy_ratio=0.1, model="H100", free_mib=1).any()
 
 
 def with_cool(*, history_ratio: float = 1.0) -> DisruptionState:
@@ -295,7 +295,7 @@ def test_while_work_is_lost_a_card_bears_a_pod_once_the_long_window_has_been_mea
 
 
 def test_the_card_that_was_measured_longest_is_a_target_first() -> None:
-    cool = with_cool(history_ratio=0.31).cool_cards()
+    cool = with_cool(history_ratio=0.31).cool_cards
     every = np.ones(cool.history.shape, np.bool_)
 
     def why(*, losing: bool) -> str:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fracgpu.cards.card import CardUuid, Health, NodeCards
 from fracgpu.disruption.change_freeze import ChangeFreeze, parse_schedule
-from fracgpu.disruption.disruption_state import DisruptionState, PlanIndex
+from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.disruption.heat import CardHeat, Heat, ReadingQuality
 from fracgpu.disruption.move import Ending, HoldReason, PastMove, Plan
 from fracgpu.disruption.planner import (
@@ -465,7 +465,6 @@ def test_the_same_state_gives_the_same_plan_in_any_order(
         usage=dict(usage),
         past=past,
         index=SnapshotIndex(),
-        plan_index=PlanIndex(),
     )
 
     assert plan(shuffled, policy) == plan(state, policy)
