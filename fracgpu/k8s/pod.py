@@ -5,14 +5,14 @@ of which a scheduler needs 100,000 (`fracgpu.state.bound_pod`), and that of admi
 strict and keeps the order of fields (`webhook.admission.review`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Final
 
 import msgspec
 
 from fracgpu.errors import decode_wire
-from fracgpu.k8s.container import ContainerSpec, init_container_kind
+from fracgpu.k8s.container import ContainerKind, ContainerSpec, init_container_kind
 
 _ENDED: Final = ("Succeeded", "Failed")
 
@@ -217,21 +217,24 @@ def has_ended(phase: str) -> bool:
     return phase in _ENDED
 
 
-def container_specs(
-    init_containers: Sequence[tuple[str, str | None, Mapping[str, str], Mapping[str, str]]],
-    containers: Sequence[tuple[str, Mapping[str, str], Mapping[str, str]]],
-) -> tuple[ContainerSpec, ...]:
-    """Return the container specs of a pod, init containers first.
+def containers_of(spec: PodSpec) -> tuple[ContainerSpec, ...]:
+    """Return the containers of a pod, init containers first."""
+    inits = spec.init_containers or ()
+    return (
+        *(_container(one, init_container_kind(one.restart_policy)) for one in inits),
+        *(_container(one, ContainerKind.APP) for one in spec.containers or ()),
+    )
 
-    Args:
-        init_containers: name, restartPolicy, limits and requests of each.
-        containers: name, limits and requests of each app container.
-    """
-    inits = tuple(
-        ContainerSpec(name=name, kind=init_container_kind(policy), limits=limits, requests=requests)
-        for name, policy, limits, requests in init_containers
+
+def _container(container: Container, kind: ContainerKind) -> ContainerSpec:
+    resources = container.resources or Resources()
+    return ContainerSpec(
+        name=container.name,
+        kind=kind,
+        limits=_texts(resources.limits),
+        requests=_texts(resources.requests),
     )
-    return inits + tuple(
-        ContainerSpec(name=name, limits=limits, requests=requests)
-        for name, limits, requests in containers
-    )
+
+
+def _texts(amounts: Amounts | None) -> dict[str, str]:
+    return {key: str(value) for key, value in (amounts or {}).items()}

@@ -1,14 +1,32 @@
-"""CPU, host memory and pods: what a node has besides its cards, and what pods request."""
+"""What a node has besides its cards, and what pods request of it."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from fracgpu.k8s.container import ContainerKind, ContainerSpec, pod_resource_sum
+from fracgpu.k8s.container import ContainerSpec, pod_resource_sum
 from fracgpu.k8s.pod import Amounts
-from fracgpu.k8s.quantity import cpu_milli, memory_mib, parse_or_zero
+from fracgpu.k8s.quantity import cpu_milli, parse_or_zero
 from fracgpu.units import BYTES_PER_MIB
+
+CPU: Final = "cpu"
+MEMORY: Final = "memory"
+PODS: Final = "pods"
+
+Requests = tuple[tuple[str, int], ...]
+"""Amounts above 0 by resource: CPU in millicores, all else in its own unit, such as bytes."""
+
+NO_REQUESTS: Final[Requests] = ()
+
+# For these a request of the whole pod counts instead of those of its containers. Source:
+# IsSupportedPodLevelResource in staging/src/k8s.io/component-helpers/resource/helpers.go.
+_POD_LEVEL: Final = (CPU, MEMORY)
+_HUGE_PAGES: Final = "hugepages-"
+
+UNBOUNDED: Final = 2**62
+"""The largest amount that is distinguished from others; also stands for any amount."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,55 +44,74 @@ class HostResources:
         )
 
 
-def node_allocatable(amounts: Mapping[str, str | int | float]) -> HostResources:
+NO_HOST_RESOURCES: Final = HostResources()
+
+
+def amount_of(resource: str, quantity: str | int | float) -> int:
+    """Return a quantity in whole units, rounded up; CPU in millicores."""
+    text = str(quantity)
+    units = cpu_milli(text) if resource == CPU else math.ceil(parse_or_zero(text))
+    return min(units, UNBOUNDED)
+
+
+def node_amounts(allocatable: Amounts) -> dict[str, int]:
+    """Return what a node has of each resource, from its ``status.allocatable``."""
+    return {resource: amount_of(resource, text) for resource, text in allocatable.items()}
+
+
+def node_host(allocatable: Amounts) -> HostResources:
     """Return ``cpu``, ``memory`` and ``pods`` of a node's allocatable; 0 for what is missing."""
-    if not amounts:
+    if not allocatable:
         return NO_HOST_RESOURCES
+    found = {name: amount_of(name, allocatable.get(name, 0)) for name in (CPU, MEMORY, PODS)}
     return HostResources(
-        cpu_milli=cpu_milli(str(amounts.get("cpu", "0"))),
-        memory_mib=int(parse_or_zero(str(amounts.get("memory", "0"))) // BYTES_PER_MIB),
-        pods=int(parse_or_zero(str(amounts.get("pods", "0")))),
+        cpu_milli=found[CPU], memory_mib=found[MEMORY] // BYTES_PER_MIB, pods=found[PODS]
     )
 
 
 def pod_requests(
-    containers: tuple[ContainerSpec, ...],
+    containers: Sequence[ContainerSpec],
     *,
     overhead: Amounts | None = None,
     pod_level: Amounts | None = None,
-) -> HostResources:
-    """Return what a pod requests, by Kubernetes' rule; a limit stands for a missing request.
+) -> Requests:
+    """Return what a pod requests, as kube-scheduler adds it up.
+
+    A limit stands for a missing request, as in the API server's defaults.
 
     Args:
         containers: of the pod.
         overhead: of the pod's RuntimeClass, on top.
         pod_level: the requests of the pod as a whole, which count instead of its containers'.
     """
-    if len(containers) == 1 and not (overhead or pod_level):  # most pods: nothing to add up
-        (only,) = containers
-        return _requested(_amount(only, "cpu"), _amount(only, "memory"))
-    cpu: list[tuple[ContainerKind, int]] = []
-    memory: list[tuple[ContainerKind, int]] = []
-    for container in containers:
-        cpu.append((container.kind, cpu_milli(_amount(container, "cpu"))))
-        memory.append((container.kind, memory_mib(_amount(container, "memory"))))
-    whole, above = pod_level or {}, overhead or {}
-    own_cpu = cpu_milli(str(whole["cpu"])) if "cpu" in whole else pod_resource_sum(cpu)
-    own_mib = memory_mib(str(whole["memory"])) if "memory" in whole else pod_resource_sum(memory)
-    return HostResources(
-        cpu_milli=own_cpu + cpu_milli(str(above.get("cpu", "0"))),
-        memory_mib=own_mib + memory_mib(str(above.get("memory", "0"))),
-        pods=1,
-    )
+    parts = [(container.kind, _wanted(container)) for container in containers]
+    total = {
+        name: pod_resource_sum([(kind, wanted.get(name, 0)) for kind, wanted in parts])
+        for name in {name for _, wanted in parts for name in wanted}
+    }
+    total |= {
+        name: amount_of(name, quantity)
+        for name, quantity in (pod_level or {}).items()
+        if name in _POD_LEVEL or name.startswith(_HUGE_PAGES)
+    }
+    for name, quantity in (overhead or {}).items():
+        total[name] = total.get(name, 0) + amount_of(name, quantity)
+    return _shared(tuple(sorted((name, amount) for name, amount in total.items() if amount > 0)))
 
 
-def _amount(container: ContainerSpec, resource: str) -> str:
-    return container.requests.get(resource) or container.limits.get(resource, "0")
+def _wanted(container: ContainerSpec) -> dict[str, int]:
+    both = {**container.limits, **container.requests}
+    return {name: amount_of(name, quantity) for name, quantity in both.items()}
 
 
 @lru_cache(maxsize=4096)
-def _requested(cpu: str, memory: str) -> HostResources:
-    return HostResources(cpu_milli=cpu_milli(cpu), memory_mib=memory_mib(memory), pods=1)
+def _shared(requests: Requests) -> Requests:
+    return requests
 
 
-NO_HOST_RESOURCES: Final = HostResources()
+@lru_cache(maxsize=4096)
+def pod_host(requests: Requests) -> HostResources:
+    """Return the CPU and memory in what a pod requests, and that it is one pod."""
+    found: Mapping[str, int] = dict(requests)
+    mib = -(-found.get(MEMORY, 0) // BYTES_PER_MIB)
+    return HostResources(cpu_milli=found.get(CPU, 0), memory_mib=mib, pods=1)

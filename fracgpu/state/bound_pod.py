@@ -21,7 +21,7 @@ from fracgpu.cards.card import CardUuid
 from fracgpu.errors import RequestError, WireError, decode_wire
 from fracgpu.k8s.container import ContainerKind, ContainerSpec, init_container_kind
 from fracgpu.k8s.pod import has_ended
-from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources, pod_requests
+from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources, pod_host, pod_requests
 from fracgpu.request.language import parse_models
 from fracgpu.state.allocation import CardAllocation, allocations_by_card, read_assignment
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
@@ -199,7 +199,7 @@ def bound_pod_of(pod: PodInfo) -> BoundPod | None:
         priority=pod.priority,
         started=f"{pod.started_at:%Y-%m-%dT%H:%M:%SZ}" if pod.started_at else "",
         labels=_shared_labels(tuple(sorted(pod.labels.items()))) if pod.labels else _NO_LABELS,
-        host=_shared_host(pod.host) if record.live else NO_HOST_RESOURCES,
+        host=pod.host if record.live else NO_HOST_RESOURCES,
         allocation=msgspec.structs.replace(
             allocation, node=node, by_card=_shared_cards(allocation.by_card)
         ),
@@ -250,8 +250,8 @@ def _shared_containers(
         *(_spec(one, init_container_kind(one.restart_policy)) for one in init_containers),
         *(_spec(one, ContainerKind.APP) for one in containers),
     )
-    host = pod_requests(found, overhead=_amounts(overhead), pod_level=_amounts(pod_level))
-    return found, _shared_host(host)
+    requests = pod_requests(found, overhead=_amounts(overhead), pod_level=_amounts(pod_level))
+    return found, pod_host(requests)
 
 
 def _spec(container: _Container, kind: ContainerKind) -> ContainerSpec:
@@ -282,11 +282,6 @@ def _shared_models(text: str) -> tuple[str, ...]:
         return parse_models({names.MODEL: text}) if text else ()
     except RequestError:  # it was admitted and is bound, so it accepted its card
         return ()
-
-
-@lru_cache(maxsize=1024)
-def _shared_host(host: HostResources) -> HostResources:
-    return host
 
 
 @lru_cache(maxsize=1024)

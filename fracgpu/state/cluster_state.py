@@ -8,10 +8,10 @@ from types import MappingProxyType
 from fracgpu import names
 from fracgpu.cards.card import CardUuid, NodeCards
 from fracgpu.k8s.node import Taint
+from fracgpu.k8s.resources import PODS, UNBOUNDED
 from fracgpu.k8s.scheduling.cluster import SchedulingCluster
 from fracgpu.k8s.scheduling.constraints import RESOURCE_CLAIMS, SchedulingConstraints
 from fracgpu.k8s.scheduling.objects import ScheduledPod, SchedulingNode, shared_labels
-from fracgpu.k8s.scheduling.requests import PODS, UNBOUNDED
 from fracgpu.k8s.workloads.workload import Workload
 from fracgpu.k8s.workloads.workload_state import WorkloadState
 from fracgpu.request.need import Strategy

@@ -19,7 +19,7 @@ from fracgpu.cards.card import NodeCards
 from fracgpu.errors import WireError
 from fracgpu.k8s.node import Node, NodeMetadata, decode_node, is_leaving
 from fracgpu.k8s.node_affinity import SOFT_EFFECTS, taints_of
-from fracgpu.k8s.resources import node_allocatable
+from fracgpu.k8s.resources import node_host
 from fracgpu.k8s.scheduling.objects import SchedulingNode, scheduling_node_of
 
 _T = TypeVar("_T")
@@ -118,7 +118,7 @@ def node_cards_of(node: Node) -> NodeCards:
         used=read(names.NODE_USED, read_used, {}),
         load_time=read(names.NODE_LOAD_TIME, read_load_time, None),
         unreadable=unreadable,
-        host=node_allocatable(node.status.allocatable or {}),
+        host=node_host(node.status.allocatable or {}),
         identity=annotations.get(names.NODE_IDENTITY, ""),
         isolation=read_isolation(annotations.get(names.ISOLATION, "")),
     )

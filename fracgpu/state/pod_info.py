@@ -10,16 +10,15 @@ from fracgpu.errors import UNREADABLE, RequestError, WireError
 from fracgpu.k8s.container import ContainerKind, ContainerSpec
 from fracgpu.k8s.node_affinity import Toleration, read_tolerations
 from fracgpu.k8s.pod import (
-    Container,
     Pod,
     PodCondition,
     PodResourceClaim,
     PodSpec,
     PodStatus,
-    container_specs,
+    containers_of,
     decode_pod,
 )
-from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources, pod_requests
+from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources, pod_host, pod_requests
 from fracgpu.k8s.scheduling.preferences import has_preferences
 from fracgpu.request.grant import need_from_limits
 from fracgpu.request.grant_note import (
@@ -140,7 +139,7 @@ def pod_info_of(pod: Pod) -> PodInfo:
     """
     meta, spec, status = pod.metadata, pod.spec, pod.status
     annotations = meta.annotations or {}
-    containers, claim = _containers(spec), device_claim_of(spec)
+    containers, claim = containers_of(spec), device_claim_of(spec)
     granted = granted_amounts(annotations.get(names.GRANTED, "")) if claim else {}
     if claim:
         # The webhook has put the claim in the place of the limits, and the grant still says them.
@@ -171,10 +170,12 @@ def pod_info_of(pod: Pod) -> PodInfo:
         ),
         need=as_granted(need, granted) if need and claim else need,
         need_problem=need_problem,
-        host=pod_requests(
-            containers,
-            overhead=spec.overhead,
-            pod_level=spec.resources.requests if spec.resources else None,
+        host=pod_host(
+            pod_requests(
+                containers,
+                overhead=spec.overhead,
+                pod_level=spec.resources.requests if spec.resources else None,
+            )
         ),
         phase=status.phase,
         ready=ready is not None,
@@ -231,32 +232,6 @@ def _unschedulable(conditions: Sequence[PodCondition]) -> PodCondition | None:
         ),
         None,
     )
-
-
-def _containers(spec: PodSpec) -> tuple[ContainerSpec, ...]:
-    return container_specs(
-        [
-            (
-                container.name,
-                container.restart_policy,
-                _amounts(container, "limits"),
-                _amounts(container, "requests"),
-            )
-            for container in spec.init_containers or ()
-        ],
-        [
-            (container.name, _amounts(container, "limits"), _amounts(container, "requests"))
-            for container in spec.containers or ()
-        ],
-    )
-
-
-def _amounts(container: Container, which: str) -> dict[str, str]:
-    resources = container.resources
-    if resources is None:
-        return {}
-    amounts = resources.limits if which == "limits" else resources.requests
-    return {key: str(value) for key, value in (amounts or {}).items()}
 
 
 def _tolerations(spec: PodSpec) -> tuple[Toleration, ...]:

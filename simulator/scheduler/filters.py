@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from fracgpu.k8s.node import decode_node
 from fracgpu.k8s.pod import decode_pod
+from fracgpu.k8s.resources import PODS
 from fracgpu.k8s.scheduling.constraints import SchedulingConstraints, scheduling_constraints_of
 from fracgpu.k8s.scheduling.node_filters import CORDONED
 from fracgpu.k8s.scheduling.objects import SchedulingNode, scheduling_node_of
-from fracgpu.k8s.scheduling.requests import PODS
 from simulator.objects import encode
 
 if TYPE_CHECKING:

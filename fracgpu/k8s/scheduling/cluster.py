@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from fracgpu.k8s.node import Taint
 from fracgpu.k8s.node_affinity import NodeExpression, NodeRules, NodeTerms, Toleration
+from fracgpu.k8s.resources import PODS
 from fracgpu.k8s.scheduling.constraints import HostPort
 from fracgpu.k8s.scheduling.objects import ScheduledPod, SchedulingNode
-from fracgpu.k8s.scheduling.requests import PODS
 from fracgpu.k8s.scheduling.terms import PodQuery, PodTerm
 from fracgpu.k8s.scheduling.volumes import Storage
 

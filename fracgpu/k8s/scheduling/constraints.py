@@ -14,8 +14,8 @@ from fracgpu.errors import decode_wire
 from fracgpu.k8s.container import ContainerKind, init_container_kind
 from fracgpu.k8s.node import Taint
 from fracgpu.k8s.node_affinity import ANY_NODE, NodeRules, read_node_rules
-from fracgpu.k8s.pod import Pod, PodSpec, Volume
-from fracgpu.k8s.scheduling.requests import NO_REQUESTS, Requests, pod_requests
+from fracgpu.k8s.pod import Pod, PodSpec, Volume, containers_of
+from fracgpu.k8s.resources import NO_REQUESTS, Requests, pod_requests
 from fracgpu.k8s.scheduling.terms import PodTerm, SpreadConstraint, read_pod_terms, read_spread
 
 RESOURCE_CLAIMS: Final = "resourceClaims"
@@ -159,13 +159,9 @@ def _bytes(raw: msgspec.Raw) -> bytes:
 
 def _requests(spec: PodSpec) -> Requests:
     return pod_requests(
-        init_containers=[
-            (container.restart_policy, container.resources)
-            for container in spec.init_containers or ()
-        ],
-        containers=[container.resources for container in spec.containers or ()],
+        containers_of(spec),
         overhead=spec.overhead,
-        pod_level=spec.resources,
+        pod_level=spec.resources.requests if spec.resources else None,
     )
 
 

@@ -11,6 +11,7 @@ from typing import Final
 import numpy as np
 
 from fracgpu.k8s.node import Taint
+from fracgpu.k8s.resources import PODS
 from fracgpu.k8s.scheduling.cluster import Changes, Flags, SchedulingCluster
 from fracgpu.k8s.scheduling.objects import ScheduledPod
 from fracgpu.k8s.scheduling.pod_affinity import (
@@ -18,7 +19,6 @@ from fracgpu.k8s.scheduling.pod_affinity import (
     by_own_affinity,
     by_own_anti_affinity,
 )
-from fracgpu.k8s.scheduling.requests import PODS
 from fracgpu.k8s.scheduling.topology_spread import by_spread
 from fracgpu.k8s.scheduling.volumes import STABLE_NAME, ZONE_LABELS, Volume
 

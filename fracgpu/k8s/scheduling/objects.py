@@ -13,8 +13,8 @@ from fracgpu.errors import decode_wire
 from fracgpu.k8s.node import Node, Taint
 from fracgpu.k8s.node_affinity import taints_of
 from fracgpu.k8s.pod import Pod
+from fracgpu.k8s.resources import node_amounts
 from fracgpu.k8s.scheduling.constraints import ANYWHERE, SchedulingConstraints
-from fracgpu.k8s.scheduling.requests import node_amounts
 
 _NO_LABELS: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -43,7 +43,7 @@ class SchedulingNode:
     Attributes:
         taints: those that keep pods off, NoSchedule and NoExecute.
         unschedulable: it is cordoned.
-        allocatable: amounts by resource; see `fracgpu.k8s.scheduling.requests`.
+        allocatable: amounts by resource; see `fracgpu.k8s.resources`.
     """
 
     name: str

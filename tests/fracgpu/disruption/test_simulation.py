@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fracgpu.cards.card import CardUuid, Cordon, CordonEffect, NodeCards
 from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.disruption.simulation import PlacementSimulation, Target
-from fracgpu.k8s.resources import pod_requests
+from fracgpu.k8s.resources import pod_host, pod_requests
 from fracgpu.k8s.scheduling.constraints import SchedulingConstraints
 from fracgpu.placement.node_matrix import NodeMatrix
 from fracgpu.placement.policies.least_waste.order import LeastWasteOrder
@@ -232,7 +232,7 @@ def test_of_some_cards_it_knows_the_one_that_least_waste_would_choose(data: st.D
     matrix = NodeMatrix(ledger)
     order = LeastWasteOrder(matrix, bound, now=lambda: NOON)
     order.learn_now()
-    need, host = pods[0].info.need, pod_requests(pods[0].info.record.containers)
+    need, host = pods[0].info.need, pod_host(pod_requests(pods[0].info.record.containers))
     assert need is not None
     offered = sorted({target.node for target in targets})
     scores = order.score(need, host, matrix.rows_of(offered), closed=closed)
@@ -243,7 +243,7 @@ def test_of_some_cards_it_knows_the_one_that_least_waste_would_choose(data: st.D
 
 def a_bound_pod(pod: PlacedPod) -> BoundPod:
     record = pod.info.record
-    host = pod_requests(record.containers)
+    host = pod_host(pod_requests(record.containers))
     allocation = allocation_of(record)
     return BoundPod(namespace=record.namespace, name=record.name, host=host, allocation=allocation)
 

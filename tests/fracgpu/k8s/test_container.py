@@ -13,7 +13,13 @@ from fracgpu.k8s.container import ContainerKind, ContainerSpec, pod_resource_sum
 from fracgpu.k8s.node import decode_node
 from fracgpu.k8s.pod import decode_pod
 from fracgpu.k8s.quantity import canonical, cpu_milli, integer_amount, memory_mib, parse
-from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources, node_allocatable, pod_requests
+from fracgpu.k8s.resources import (
+    NO_HOST_RESOURCES,
+    HostResources,
+    node_host,
+    pod_host,
+    pod_requests,
+)
 
 APP, INIT, SIDECAR = ContainerKind.APP, ContainerKind.INIT, ContainerKind.SIDECAR
 
@@ -136,17 +142,19 @@ def test_any_text_is_an_amount_or_nothing(text: str) -> None:
 
 
 def test_a_nodes_allocatable_is_read() -> None:
-    assert node_allocatable({"cpu": "64", "memory": "256Gi", "pods": "110"}) == HostResources(
+    assert node_host({"cpu": "64", "memory": "256Gi", "pods": "110"}) == HostResources(
         cpu_milli=64_000, memory_mib=262_144, pods=110
     )
-    assert node_allocatable({}) == NO_HOST_RESOURCES
+    assert node_host({}) == NO_HOST_RESOURCES
 
 
 def test_a_limit_stands_in_for_a_request() -> None:
     app = ContainerSpec(name="a", limits={"cpu": "2", "memory": "1Gi"}, requests={"cpu": "1"})
     init = ContainerSpec(name="i", kind=ContainerKind.INIT, requests={"memory": "3Gi"})
 
-    assert pod_requests((init, app)) == HostResources(cpu_milli=1000, memory_mib=3072, pods=1)
+    assert pod_host(pod_requests((init, app))) == HostResources(
+        cpu_milli=1000, memory_mib=3072, pods=1
+    )
 
 
 @pytest.mark.parametrize(

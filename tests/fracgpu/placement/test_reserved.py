@@ -12,7 +12,7 @@ from msgspec import structs
 
 from fracgpu.cards.card import FULL_CORES, CardUuid, Cordon, NodeCards
 from fracgpu.k8s.container import ContainerSpec
-from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources, pod_requests
+from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources, pod_host, pod_requests
 from fracgpu.placement.node_matrix import NodeMatrix
 from fracgpu.placement.outcome import Placement
 from fracgpu.placement.placement import (
@@ -382,7 +382,7 @@ def asking(cpu_milli: int, memory_mib: int = 0, uid: str = "p") -> PodInfo:
     return PodInfo(
         record=a_record(uid, containers=(container,)),
         need=a_pod_need(a_need(80)),
-        host=pod_requests((container,)),
+        host=pod_host(pod_requests((container,))),
     )
 
 

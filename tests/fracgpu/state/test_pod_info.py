@@ -14,7 +14,7 @@ from msgspec import structs
 from fracgpu import names
 from fracgpu.errors import RequestError, WireError
 from fracgpu.k8s.container import ContainerKind, ContainerSpec
-from fracgpu.k8s.pod import container_specs
+from fracgpu.k8s.pod import Container, PodSpec, containers_of
 from fracgpu.k8s.resources import HostResources
 from fracgpu.request.grant import Grant, need_from_limits
 from fracgpu.request.grant_note import Seal, describe_grant
@@ -185,9 +185,9 @@ def test_a_pod_waits_since_kube_scheduler_found_no_node_for_it(
 
 
 def test_an_init_container_that_always_restarts_is_a_sidecar() -> None:
-    specs = container_specs(
-        [("proxy", "Always", {}, {}), ("load", None, {}, {})], [("serve", {}, {})]
-    )
+    inits = [Container(name="proxy", restart_policy="Always"), Container(name="load")]
+
+    specs = containers_of(PodSpec(init_containers=inits, containers=[Container(name="serve")]))
 
     assert specs == (
         ContainerSpec(name="proxy", kind=ContainerKind.SIDECAR),

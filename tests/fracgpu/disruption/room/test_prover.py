@@ -22,10 +22,10 @@ from fracgpu.disruption.room.card_table import CardTable
 from fracgpu.disruption.room.prover import StateProver, held_for, room_context
 from fracgpu.disruption.room.search import MovablePod, PlannedMove, RoomPlan, find_room
 from fracgpu.k8s.node_affinity import NodeExpression, NodeRules
+from fracgpu.k8s.resources import PODS
 from fracgpu.k8s.scheduling.cluster import SchedulingCluster
 from fracgpu.k8s.scheduling.constraints import SchedulingConstraints
 from fracgpu.k8s.scheduling.objects import SchedulingNode
-from fracgpu.k8s.scheduling.requests import PODS
 from fracgpu.request.need import ContainerNeed, PodNeed, Strategy
 from fracgpu.state.cluster_state import PlacedPod
 from fracgpu.state.ledger import Ledger

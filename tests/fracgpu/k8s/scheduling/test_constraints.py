@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 
 from fracgpu.errors import WireError
+from fracgpu.k8s.container import ContainerKind, ContainerSpec
 from fracgpu.k8s.node import Taint, decode_node
 from fracgpu.k8s.node_affinity import NodeRules
-from fracgpu.k8s.pod import Resources, decode_pod
+from fracgpu.k8s.pod import decode_pod
+from fracgpu.k8s.resources import node_amounts, pod_requests
 from fracgpu.k8s.scheduling.cluster import NO_VALUE, Change, per_value
 from fracgpu.k8s.scheduling.constraints import (
     ANYWHERE,
@@ -18,7 +20,6 @@ from fracgpu.k8s.scheduling.constraints import (
     scheduling_constraints_of,
 )
 from fracgpu.k8s.scheduling.objects import scheduled_pod_of, scheduling_node_of
-from fracgpu.k8s.scheduling.requests import node_amounts, pod_requests
 from fracgpu.k8s.scheduling.terms import PodQuery, read_pod_terms, read_spread
 from fracgpu.k8s.selectors import LabelSelector, label_selector
 from tests.support.scheduling import (
@@ -197,37 +198,36 @@ def test_a_cluster_without_nodes_answers() -> None:
     assert cluster.free("cpu").tolist() == []
 
 
-def wants(**amounts: str) -> Resources:
-    return Resources(requests={**amounts})
+def wants(kind: ContainerKind = ContainerKind.APP, **amounts: str) -> ContainerSpec:
+    return ContainerSpec(name="c", kind=kind, requests=amounts)
 
 
 def test_containers_add_up_and_a_limit_stands_for_a_request() -> None:
-    limited = Resources(limits={"cpu": "1", "example.com/widget": "2"})
+    limited = ContainerSpec(name="c", limits={"cpu": "1", "example.com/widget": "2"})
 
-    found = pod_requests(init_containers=[], containers=[wants(cpu="250m", memory="1Ki"), limited])
+    found = pod_requests([wants(cpu="250m", memory="1Ki"), limited])
 
     assert found == (("cpu", 1250), ("example.com/widget", 2), ("memory", 1024))
 
 
 def test_init_containers_run_one_by_one_beside_the_sidecars_before_them() -> None:
-    inits = [("Always", wants(cpu="1")), (None, wants(cpu="4"))]
+    inits = [wants(ContainerKind.SIDECAR, cpu="1"), wants(ContainerKind.INIT, cpu="4")]
 
-    assert pod_requests(init_containers=inits, containers=[wants(cpu="2")]) == (("cpu", 5000),)
+    assert pod_requests([*inits, wants(cpu="2")]) == (("cpu", 5000),)
 
 
 def test_a_request_of_the_whole_pod_replaces_the_sum_and_overhead_comes_on_top() -> None:
     found = pod_requests(
-        init_containers=[],
-        containers=[wants(cpu="1", memory="1"), wants(cpu="1")],
+        [wants(cpu="1", memory="1"), wants(cpu="1")],
         overhead={"cpu": "100m"},
-        pod_level=wants(cpu="500m"),
+        pod_level={"cpu": "500m"},
     )
 
     assert found == (("cpu", 600), ("memory", 1))
 
 
 def test_amounts_of_zero_are_no_request() -> None:
-    assert pod_requests(init_containers=[], containers=[wants(cpu="0"), None]) == ()
+    assert pod_requests([wants(cpu="0"), ContainerSpec(name="c")]) == ()
 
 
 def test_a_node_has_whole_units_and_millicores() -> None:
