@@ -278,7 +278,6 @@ class ClaimController:
                 await slots.acquire()
                 if not self._queue:
                     slots.release()
-                    self._planner.forget()
                     self._wanted.clear()
                     await self._wanted.wait()
                     continue

@@ -17,17 +17,14 @@ from fracgpu.device_claims.claims import (
 from fracgpu.device_claims.taints import DeviceTaint, kept_for, reserved_by
 from fracgpu.errors import RequestError
 from fracgpu.k8s.node_affinity import NodeRules
-from fracgpu.k8s.resources import HostResources
 from fracgpu.k8s.scheduling.node_filters import CORDONED
 from fracgpu.k8s.scheduling.objects import SchedulingNode
 from fracgpu.placement.fit import least_borrow
-from fracgpu.placement.outcome import NoPlacement, Placement
+from fracgpu.placement.outcome import Placement
 from fracgpu.placement.placement import CardsOnNode
 from fracgpu.request.language import required_isolation
-from fracgpu.request.need import PodNeed
 from fracgpu.state.allocation import Assignment
 from fracgpu.state.pod_info import PodInfo
-from fracgpu.state.snapshot import NodeInfo
 from scheduler.claims.cache import UnboundPod
 from scheduler.core import SchedulerCore
 from scheduler.extender.api import ExtenderArgs
@@ -73,10 +70,6 @@ def why_no_claim(pod: PodInfo) -> str:
     return ""
 
 
-_Question = tuple[PodNeed, HostResources, str]
-_Answer = Placement | NoPlacement | None
-
-
 class ClaimPlanner:
     """Plans with the core's ledger and policies.
 
@@ -88,11 +81,6 @@ class ClaimPlanner:
     def __init__(self, core: SchedulerCore, nodes: Mapping[str, SchedulingNode]) -> None:
         self._core = core
         self._nodes = nodes
-        self._answers: dict[_Question, tuple[NodeInfo | None, _Answer]] = {}
-
-    def forget(self) -> None:
-        """Ask anew for each node: no pods follow each other closely now."""
-        self._answers.clear()
 
     def plan(
         self,
@@ -118,7 +106,7 @@ class ClaimPlanner:
         ranked = self._core.extender.ranked(args)
         choices: dict[str, Assignment] = {}
         for name in ranked:
-            placement = self._cards_on(info, name) if self._has_host(info, name) else None
+            placement = self._core.cards_on(info, name) if self._has_host(info, name) else None
             if isinstance(placement, Placement):
                 if placement.avoided and choices:  # then come only nodes with nothing but such
                     break
@@ -131,23 +119,6 @@ class ClaimPlanner:
             return _listed(choices)
         why = _NO_HOST if ranked else self._core.extender.filter(args).reason or _NO_NODE
         return Plan(choice={}, cards=None, why=why)
-
-    def _cards_on(self, pod: PodInfo, node: str) -> _Answer:
-        """Return what the core says of a pod on a node; of replicas once while nothing changes.
-
-        A claim lists cards of four nodes, and only those of the first are counted for its pod: for
-        the next replica the other three nodes are as they were.
-        """
-        ledger = self._core.ledger
-        if pod.need is None or pod.record.uid in ledger.assumed or ledger.reservations.claims:
-            return self._core.cards_on(pod, node)
-        question = pod.need, pod.host, node
-        now = self._core.node(node)
-        asked_of, answer = self._answers.get(question, (None, None))
-        if asked_of is None or asked_of is not now:
-            answer = self._core.cards_on(pod, node)
-            self._answers[question] = now, answer
-        return answer
 
     def borrow_if_open(self, pod: UnboundPod) -> Borrow:
         """Return how much more than they are guaranteed an open claim lets containers use.

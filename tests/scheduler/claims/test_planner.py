@@ -5,8 +5,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from fracgpu.device_claims.taints import kept_for, reserved_by
 from fracgpu.state.move_object import MoveObject
@@ -131,38 +129,6 @@ def test_cpu_that_another_pod_is_about_to_take_is_not_free() -> None:
 
     assert plan.nodes == ("n1", "n2")
     assert plan_of(harness, a_pod("second", 1_000, cpu="60")).nodes == ("n2",)
-
-
-_PODS = st.lists(
-    st.tuples(
-        st.sampled_from([1_000, 3_000, 6_000]),
-        st.sampled_from([0, 60]),
-        st.sampled_from(["1", "30"]),
-        st.sampled_from(["", "n1", "n3", "grow"]),
-    ),
-    max_size=12,
-)
-
-
-@given(_PODS)
-def test_of_many_pods_each_is_planned_as_if_it_was_the_only_one(
-    pods: list[tuple[int, int, str, str]],
-) -> None:
-    harness = ClaimsHarness(an_api(nodes=4, cards=2))
-    planner = ClaimPlanner(harness.core, harness.cache.nodes)
-    for at, (mib, cores, cpu, change) in enumerate(pods):
-        if change == "grow":
-            harness.see_node("n2", some_cards("n2", count=3, mib=9_000))
-        elif change:
-            harness.see_node(change, harness.api.cards[change], unschedulable=True)
-        harness.api.put_pod(a_pod(f"p{at}", mib, cores=cores, cpu=cpu))
-        pod = harness.cache.pods[f"uid-p{at}"]
-
-        plan = planner.plan(pod)
-
-        assert plan == ClaimPlanner(harness.core, harness.cache.nodes).plan(pod)
-        if plan.nodes:
-            harness.cache.assume(pod, plan.nodes[0], plan.choice)
 
 
 LATER = NOON + timedelta(hours=1)
