@@ -3,14 +3,14 @@
 import argparse
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final
 
 from certs.settings import CertsSettings
 from cli.main import DONE, FAILED
-from fracgpu.cards.card import CardUuid, NodeCards
+from fracgpu.cards.card import NodeCards
 from fracgpu.device_claims.claim import DeviceClaim, decode_claim
 from fracgpu.device_claims.holders import describe_claim, with_claims
 from fracgpu.device_claims.quota import quota_problem
@@ -21,7 +21,7 @@ from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources
 from fracgpu.k8s.scheduling.node_filters import CORDONED
 from fracgpu.k8s.scheduling.objects import SchedulingNode
 from fracgpu.k8s.workloads.quota import ResourceQuota, read_quota
-from fracgpu.placement.placement import denied_cards, reservations_for
+from fracgpu.placement.placement import denied_cards, nodes_for, reservations_for
 from fracgpu.request.need import Strategy
 from fracgpu.state.bound_pod import BoundPod, bound_pod_of
 from fracgpu.state.cluster_state import ClusterState, ExplainedPod, NodeConstraints
@@ -190,13 +190,14 @@ def cluster_state_of(
         "" if subject.info.record.node else describe_claim(subject.info, claim, withheld=withheld)
     )
     ledger = _ledger_of(pods.values(), (node.cards for node in observed.nodes), moves)
-    denied = denied_cards(ledger, subject.info, now=now)
+    snapshot = ledger.snapshot(now=now)
+    nodes = nodes_for(ledger, subject.info, snapshot.nodes, now=now)
     return ClusterState(
-        snapshot=_snapshot_for(subject.info, ledger, denied, now=now),
+        snapshot=replace(snapshot, nodes=nodes),
         reservations={
             claims.move: claims.reservation for claims in moves if claims.reservation is not None
         },
-        denied=frozenset(denied),
+        denied=frozenset(denied_cards(ledger, subject.info, now=now)),
         holds={claims.move: claims.hold for claims in moves if claims.hold is not None},
         notes=(
             *((of_claim,) if of_claim else ()),
@@ -212,21 +213,6 @@ def cluster_state_of(
         strategy=strategy,
         now=now,
     )
-
-
-def _snapshot_for(
-    pod: PodInfo, ledger: Ledger, denied: Container[CardUuid], *, now: datetime
-) -> Snapshot:
-    """Return the snapshot with what is held for the pod free, and what it is kept off cordoned."""
-    snapshot = ledger.snapshot(now=now)
-    nodes = {
-        name: node.with_cordoned(denied).opened_for(pod.record.uid)
-        for name, node in snapshot.nodes.items()
-    }
-    for reservation in reservations_for(ledger, pod, now=now):
-        if reservation.node in nodes:
-            nodes[reservation.node] = nodes[reservation.node].without_reservation(reservation)
-    return replace(snapshot, nodes=nodes)
 
 
 def _claimed(pod: PodInfo, ledger: Ledger, *, now: datetime) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from fracgpu.placement.placement import (
     CardSelector,
     CardsOnNode,
     cards_without_host,
+    place_held,
     reservations_for,
 )
 from fracgpu.placement.policies.least_waste.order import LeastWasteOrder
@@ -146,9 +147,8 @@ class SchedulerCore:
 
     def held_for(self, pod: PodInfo, candidates: Sequence[str]) -> CardsOnNode | None:
         """Return the cards on one of *candidates* that Moves hold for a pod; None without any."""
-        node = self.extender.reserved_node(pod, candidates)
-        answer = self.cards.on_node(pod, node) if node else None
-        return answer if isinstance(answer, CardsOnNode) and answer.held else None
+        strategy, now = self.cards.strategy(), self._clock.now()
+        return place_held(self.ledger, pod, strategy=strategy, now=now, nodes=candidates)
 
     def may_be_held_for(self, pod: PodInfo) -> bool:
         """Report whether Moves hold cards for a pod, wherever that is and whether it fits yet."""

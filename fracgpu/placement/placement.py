@@ -43,7 +43,6 @@ from fracgpu.placement.policies import load_aware, pack, spread, topology
 from fracgpu.placement.policies.scoring import Scoring
 from fracgpu.request.need import ContainerNeed, PodNeed, Strategy, Topology
 from fracgpu.state.allocation import CardAllocation, Slice, allocations_by_card
-from fracgpu.state.card_hold import CardHold
 from fracgpu.state.ledger import Ledger
 from fracgpu.state.pod_info import PodInfo
 from fracgpu.state.reservation import Reservation
@@ -608,13 +607,9 @@ class CardSelector:
         node_info = ledger.node_but(node, pod.record.uid, now=now)
         if pod.need is None or node_info is None:
             return None
-        reserved = place_reserved(ledger, pod, strategy=strategy, now=now, nodes=(node,))
-        if reserved is not None:
-            move = reserved.reservation.move
-            return CardsOnNode(placement=reserved.placement, held=True, move=move)
-        kept = place_kept(ledger, pod, strategy=strategy, now=now, nodes=(node,))
-        if kept is not None:
-            return CardsOnNode(placement=kept.placement, held=True)
+        held = place_held(ledger, pod, strategy=strategy, now=now, nodes=(node,))
+        if held is not None:
+            return held
         answer = choose_cards(
             node_info.with_cordoned(denied_cards(ledger, pod, now=now)),
             pod.need,
@@ -623,22 +618,6 @@ class CardSelector:
             choosers=self.choosers,
         )
         return answer if isinstance(answer, NoPlacement) else CardsOnNode(placement=answer)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReservedPlacement:
-    """A placement on the card that *reservation* holds for the pod."""
-
-    reservation: Reservation
-    placement: Placement
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeptPlacement:
-    """A placement on cards that *hold* keeps for the pod."""
-
-    hold: CardHold
-    placement: Placement
 
 
 def reservations_for(ledger: Ledger, pod: PodInfo, *, now: datetime) -> Sequence[Reservation]:
@@ -656,12 +635,13 @@ def reservations_for(ledger: Ledger, pod: PodInfo, *, now: datetime) -> Sequence
     return [one for one in found if structs.replace(one.allocation, borrow_mib=Mib(0)) == wanted]
 
 
-def place_reserved(
+def place_held(
     ledger: Ledger, pod: PodInfo, *, strategy: Strategy, now: datetime, nodes: Container[str]
-) -> ReservedPlacement | None:
-    """Return the placement of a pod on a card that is held for it.
+) -> CardsOnNode | None:
+    """Return the placement of a pod on cards that a Move holds for it.
 
-    None if nothing is held for it, or if no such card can take it any more.
+    That is the card which is reserved for a replacement, or those kept for a pod that waits. None
+    if nothing is held for it, or if it does not fit there: pods may have to leave kept cards still.
 
     Args:
         ledger: who holds what, and what Moves claim.
@@ -670,32 +650,44 @@ def place_reserved(
         now: the time.
         nodes: the nodes that the pod may go to.
     """
-    for reservation in reservations_for(ledger, pod, now=now):
-        if reservation.node not in nodes:
-            continue
-        placement = _take(ledger, pod, reservation, strategy=strategy, now=now)
-        if placement is not None:
-            return ReservedPlacement(reservation=reservation, placement=placement)
+    if pod.need is None:
+        return None
+    for opened, cards, move in _held_for(ledger, pod, now=now):
+        if opened.node.node in nodes:
+            others = frozenset(opened.cards) - cards
+            answer = place(opened, pod.need, strategy=strategy, exclude=others)
+            if isinstance(answer, Placement):
+                return CardsOnNode(placement=answer, held=True, move=move)
     return None
 
 
-def place_kept(
-    ledger: Ledger, pod: PodInfo, *, strategy: Strategy, now: datetime, nodes: Container[str]
-) -> KeptPlacement | None:
-    """Return the placement of a waiting pod on the cards that Moves keep for it.
+def _held_for(
+    ledger: Ledger, pod: PodInfo, *, now: datetime
+) -> Iterator[tuple[NodeInfo, frozenset[CardUuid], str]]:
+    """Yield each node where Moves hold cards for a pod, with these free, the cards, and the Move.
 
-    None if none are kept, or if it does not fit on them: pods may have to leave them still.
+    The name of the Move is empty where the pod consumes no reservation.
     """
-    for hold in ledger.reservations.holds_for(pod.record.uid):
-        node_info = ledger.node_but(hold.node, pod.record.uid, now=now)
-        if hold.node not in nodes or hold.until <= now or node_info is None or pod.need is None:
-            continue
-        others = frozenset(node_info.cards) - hold.cards
-        opened = node_info.opened_for(pod.record.uid)
-        answer = place(opened, pod.need, strategy=strategy, exclude=others)
-        if isinstance(answer, Placement):
-            return KeptPlacement(hold=hold, placement=answer)
-    return None
+    uid = pod.record.uid
+    for one in reservations_for(ledger, pod, now=now):
+        if (node_info := ledger.node_but(one.node, uid, now=now)) is not None:
+            yield node_info.without_reservation(one), frozenset({one.card}), one.move
+    for hold in ledger.reservations.holds_for(uid):
+        node_info = ledger.node_but(hold.node, uid, now=now)
+        if hold.until > now and node_info is not None:
+            yield node_info.opened_for(uid), hold.cards, ""
+
+
+def nodes_for(
+    ledger: Ledger, pod: PodInfo, nodes: Mapping[str, NodeInfo], *, now: datetime
+) -> dict[str, NodeInfo]:
+    """Return nodes with what Moves hold for a pod free, and what they keep it off cordoned."""
+    denied, uid = denied_cards(ledger, pod, now=now), pod.record.uid
+    found = {name: node.with_cordoned(denied).opened_for(uid) for name, node in nodes.items()}
+    for reservation in reservations_for(ledger, pod, now=now):
+        if reservation.node in found:
+            found[reservation.node] = found[reservation.node].without_reservation(reservation)
+    return found
 
 
 def denied_cards(ledger: Ledger, pod: PodInfo, *, now: datetime) -> Mapping[CardUuid, str]:
@@ -737,15 +729,3 @@ def cards_without_host(
         if unkept.lacks(pod.host):
             found |= dict.fromkeys(node_info.cards, node)
     return found
-
-
-def _take(
-    ledger: Ledger, pod: PodInfo, reservation: Reservation, *, strategy: Strategy, now: datetime
-) -> Placement | None:
-    node_info = ledger.node_but(reservation.node, pod.record.uid, now=now)
-    if node_info is None or pod.need is None:
-        return None
-    opened = node_info.without_reservation(reservation)
-    others = frozenset(opened.cards) - {reservation.card}
-    answer = place(opened, pod.need, strategy=strategy, exclude=others)
-    return answer if isinstance(answer, Placement) else None

@@ -26,8 +26,7 @@ from fracgpu.placement.placement import (
     denied_cards,
     evaluate,
     place,
-    place_kept,
-    place_reserved,
+    place_held,
 )
 from fracgpu.request.need import PodNeed, Strategy
 from fracgpu.state.pod_info import PodInfo
@@ -166,11 +165,8 @@ class Extender:
         more, is given up: the pod is placed like any other.
         """
         strategy, now = self._strategy(), self._clock.now()
-        held = place_reserved(self._ledger, pod, strategy=strategy, now=now, nodes=names)
-        if held is not None:
-            return held.reservation.node
-        kept = place_kept(self._ledger, pod, strategy=strategy, now=now, nodes=names)
-        return "" if kept is None else kept.hold.node
+        held = place_held(self._ledger, pod, strategy=strategy, now=now, nodes=names)
+        return "" if held is None else held.placement.node
 
     def denied_to(self, pod: PodInfo) -> Mapping[CardUuid, str]:
         """Return the cards that a pod is kept off now, and the node of each."""

@@ -12,7 +12,7 @@ from msgspec import structs
 
 from fracgpu.placement.fit import Obstacle
 from fracgpu.placement.node_matrix import NodeMatrix
-from fracgpu.placement.placement import denied_cards, evaluate, reservations_for
+from fracgpu.placement.placement import denied_cards, evaluate, nodes_for
 from fracgpu.request.need import PodNeed, Strategy
 from fracgpu.state.allocation import PodRecord
 from fracgpu.state.bound_pod_index import BoundPodIndex
@@ -53,18 +53,8 @@ def state_for(
     """Return the part of the cluster that is looked at for one pod."""
     ledger, need = core.ledger, subject.info.need
     names = nearest_nodes(need, core.matrix, strategy=strategy, now=now) if need is not None else ()
-    denied = denied_cards(ledger, subject.info, now=now)
-    reservations = reservations_for(ledger, subject.info, now=now)
-    nodes: dict[str, NodeInfo] = {}
-    for name in names:
-        node_info = ledger.node(name, now=now)
-        if node_info is None:
-            continue
-        node_info = node_info.with_cordoned(denied).opened_for(subject.info.record.uid)
-        for reservation in reservations:
-            if reservation.node == name:
-                node_info = node_info.without_reservation(reservation)
-        nodes[name] = node_info
+    known = {name: node for name in names if (node := ledger.node(name, now=now)) is not None}
+    nodes = nodes_for(ledger, subject.info, known, now=now)
     return ClusterState(
         snapshot=Snapshot(nodes=nodes, pods=_allocations(nodes, ledger)),
         strategy=strategy,
@@ -74,7 +64,7 @@ def state_for(
             for move, claims in ledger.reservations.claims.items()
             if claims.reservation is not None and claims.reservation.node in nodes
         },
-        denied=frozenset(denied),
+        denied=frozenset(denied_cards(ledger, subject.info, now=now)),
         schedulers=frozenset({scheduler}),
         cards_only=True,
         now=now,

@@ -20,7 +20,7 @@ from fracgpu.placement.placement import (
     cards_without_host,
     choose_cards,
     denied_cards,
-    place_reserved,
+    place_held,
     reservations_for,
 )
 from fracgpu.request.need import PodNeed, Strategy
@@ -82,7 +82,7 @@ def a_move(name: str = "a", *, mib: int = 80, owner: str = "web", **changes: obj
 
 
 def placed(ledger: Ledger, pod: PodInfo, *nodes: str) -> str | None:
-    found = place_reserved(ledger, pod, strategy=Strategy.PACK, now=NOON, nodes=nodes or NODE_NAMES)
+    found = place_held(ledger, pod, strategy=Strategy.PACK, now=NOON, nodes=nodes or NODE_NAMES)
     if found is None:
         return None
     ((part,),) = found.placement.assignment.values()
@@ -204,13 +204,15 @@ class AnyOrder(RuleBasedStateMachine):
         cards, cores = asks
         pod = a_pod(f"u{self.count}", mib, owner=owner, cards=cards, cores=cores)
         assert pod.need is not None
-        held = place_reserved(self.ledger, pod, strategy=strategy, now=self.now, nodes=NODE_NAMES)
+        held = place_held(self.ledger, pod, strategy=strategy, now=self.now, nodes=NODE_NAMES)
         move = ""
         if held is not None:
-            node, move = held.reservation.node, held.reservation.move
+            node, move = held.placement.node, held.move
             assignment = held.placement.assignment
+            reserved = self.ledger.reservations.claims[move].reservation
+            assert reserved is not None
             assert {part.card for slices in assignment.values() for part in slices} == {
-                held.reservation.card
+                reserved.card
             }
         else:
             found = self._elsewhere(pod, pod.need, node, strategy)
