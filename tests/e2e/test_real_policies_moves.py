@@ -58,23 +58,11 @@ async def test_a_move_is_written_by_the_rebalancer_alone_and_read_by_the_schedul
         await scheduler.create(MOVES, body)
 
     made = await rebalancer.create(MOVES, body)
-    stored = await rebalancer.replace(
-        MOVES, made | {"status": {"phase": "Reserved"}}, subresource="status"
-    )
-
-    reserved = status_body(MoveStatus()) | {"status": {"phase": "Done"}}
-    for request in (
-        admin.patch(MOVES, "move-1", reserved, subresource="status"),
-        admin.patch(MOVES, "move-1", {"metadata": {"labels": {"x": "1"}}}),
-        admin.replace(MOVES, stored | {"status": {"phase": "Done"}}, subresource="status"),
-    ):
-        assert ONLY_REBALANCER in await refusal(request)
-    with pytest.raises(Forbidden, match="cannot"):
-        await scheduler.patch(MOVES, "move-1", reserved, subresource="status")
-    with pytest.raises(Forbidden, match="cannot"):
-        await scheduler.delete(MOVES, "move-1")
+    await rebalancer.replace(MOVES, made | {"status": {"phase": "Reserved"}}, subresource="status")
+    done = status_body(MoveStatus()) | {"status": {"phase": "Done"}}
+    request = admin.patch(MOVES, "move-1", done, subresource="status")
+    assert ONLY_REBALANCER in await refusal(request)
     assert [decode_move(item).name for item in (await scheduler.list(MOVES)).items] == ["move-1"]
-    await check_the_table(harness)
     await admin.delete(MOVES, "move-1")  # the administrator's way to release what it reserves
     await rebalancer.create(MOVES, body)
     await rebalancer.delete(MOVES, "move-1")
@@ -93,12 +81,3 @@ async def check_what_few_moves_need(rebalancer: KubeClient) -> None:
         node = Regarding(kind=NODES, name="n1", namespace="")
         await recorder.emit(node, reason="HotCardDetected", note="n1/0")
     assert recorder.failed == 0
-
-
-async def check_the_table(harness: Harness) -> None:
-    head, row = (await harness.kubectl("get", "moves")).splitlines()
-
-    assert head.split() == ["NAME", "NAMESPACE", "POD", "FROM", "TO", "PHASE", "RESULT", "REASON",
-                            "AGE"]  # fmt: skip
-    assert row.split()[:6] == ["move-1", "team-a", "web-1", "node-1/0", "node-2/0", "Reserved"]
-    assert "MESSAGE" in await harness.kubectl("get", "moves", "-o", "wide")

@@ -1,6 +1,5 @@
 """Grants in pod templates on the real control plane: who counts them, and that they stay."""
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -28,16 +27,6 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 POD_SETS: dict[str, Any] = {
     "Job": lambda spec: [
         (spec["template"], min(spec.get(key, 1) for key in ("parallelism", "completions")))
-    ],
-    "JobSet": lambda spec: [
-        (
-            job["template"]["spec"]["template"],
-            job["replicas"] * job["template"]["spec"]["parallelism"],
-        )
-        for job in spec["replicatedJobs"]
-    ],
-    "LeaderWorkerSet": lambda spec: [
-        (spec["leaderWorkerTemplate"]["workerTemplate"], spec["leaderWorkerTemplate"]["size"])
     ],
     "RayCluster": lambda spec: [
         (spec["headGroupSpec"]["template"], 1),
@@ -265,101 +254,61 @@ async def test_a_suspended_job_is_released_with_selectors_as_a_queue_does_it(
         assert pod["spec"]["containers"][0]["resources"]["limits"][names.GPU_MEM] == "40960"
 
 
-OTHERS: dict[str, tuple[str, Any]] = {
-    "JobSet": (
-        "jobset.x-k8s.io",
-        lambda pod: {
-            "replicatedJobs": [
-                {
-                    "name": "workers",
-                    "replicas": 2,
-                    "template": {"spec": {"parallelism": 3, "template": pod}},
-                }
-            ]
-        },
-    ),
-    "LeaderWorkerSet": (
-        "leaderworkerset.x-k8s.io",
-        lambda pod: {"leaderWorkerTemplate": {"size": 6, "workerTemplate": pod}},
-    ),
-    "RayCluster": (
-        "ray.io",
-        lambda pod: {
-            "headGroupSpec": {"template": {"spec": {"containers": [a_container("head")]}}},
-            "workerGroupSpecs": [{"groupName": "w", "replicas": 6, "template": pod}],
-        },
-    ),
-}
+def a_ray_cluster(name: str, pod: Json) -> Json:
+    head = {"template": {"spec": {"containers": [a_container("head")]}}}
+    workers = {"groupName": "w", "replicas": 6, "template": pod}
+    return {
+        "apiVersion": "ray.io/v1",
+        "kind": "RayCluster",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"headGroupSpec": head, "workerGroupSpecs": [workers]},
+    }
 
 
-def a_definition(kind: str, group: str) -> Json:
-    """Return a definition of a kind; its own is of another project, and stricter."""
-    plural = f"{kind.lower()}s"
+def the_definition() -> Json:
+    """Return a definition of RayCluster; its own is of another project, and stricter."""
     schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{plural}.{group}"},
+        "metadata": {"name": "rayclusters.ray.io"},
         "spec": {
-            "group": group,
+            "group": "ray.io",
             "scope": "Namespaced",
-            "names": {"kind": kind, "plural": plural},
+            "names": {"kind": "RayCluster", "plural": "rayclusters"},
             "versions": [version],
         },
     }
 
 
-async def test_other_systems_workloads_are_granted_checked_and_come_to_rest(
+async def test_another_systems_workload_is_granted_checked_and_comes_to_rest(
     harness: Harness, kubectl: Kubectl
 ) -> None:
+    """Each kind's templates are found as tests/deploy/test_webhook_conditions.py says."""
     pod = {
         "metadata": {"annotations": {names.FRACTION: "0.5"}},
         "spec": {"containers": [a_container()]},
     }
-    bad = {**pod, "metadata": {"annotations": {names.FRACTION: "2"}}}
-    plain = {**pod, "metadata": {}}
     async with in_force(harness, kubectl):
-        for kind, (group, _) in OTHERS.items():
-            await kubectl("create", "-f-", stdin=a_definition(kind, group))
-            crd = f"crd/{kind.lower()}s.{group}"
-            await kubectl("wait", "--for=condition=Established", crd, "--timeout=60s")
-        async with asyncio.TaskGroup() as group_of:
-            for kind in OTHERS:
-                group_of.create_task(_comes_to_rest(kubectl, kind, pod, bad))
-    # Without the webhook: those that ask for nothing are made and changed all the same.
-    for kind, (group, _) in OTHERS.items():
-        body = _an_object(kind, "plain", plain)
-        assert "created" in await kubectl("apply", "-f-", stdin=body)
-        body["spec"] = {"suspend": True}
-        assert "configured" in await kubectl("apply", "-f-", stdin=body)
-        await kubectl("delete", f"{kind.lower()}.{group}/plain")
-        await kubectl("label", f"{kind.lower()}.{group}/w", "a=b")
-
-
-def _an_object(kind: str, name: str, pod: Json) -> Json:
-    group, spec = OTHERS[kind]
-    return {
-        "apiVersion": f"{group}/v1",
-        "kind": kind,
-        "metadata": {"name": name, "namespace": "default"},
-        "spec": spec(pod),
-    }
-
-
-async def _comes_to_rest(kubectl: Kubectl, kind: str, pod: Json, bad: Json) -> None:
-    what = f"{kind.lower()}.{OTHERS[kind][0]}/w"
-    said = await kubectl.refused("apply", "-f-", stdin=_an_object(kind, "w", bad))
-    assert "fracgpu.io/fraction is '2'; want a share of one card" in said
-    body = _an_object(kind, "w", pod)
-    await kubectl("apply", "-f-", stdin=body)
-    before = await the(kubectl, what)
-    assert counted(before) == 6 * 12_000
-    for words in (("apply",), ("apply", "--server-side", "--force-conflicts"), ("apply",)):
-        await kubectl(*words, "-f-", stdin=body)
-        after = await the(kubectl, what)
-        assert (after["metadata"]["generation"], after["spec"]) == (
-            before["metadata"]["generation"],
-            before["spec"],
-        )
-    assert (await kubectl.ask("diff", "-f-", stdin=body)).ok
+        await kubectl("create", "-f-", stdin=the_definition())
+        crd = "crd/rayclusters.ray.io"
+        await kubectl("wait", "--for=condition=Established", crd, "--timeout=60s")
+        bad = {**pod, "metadata": {"annotations": {names.FRACTION: "2"}}}
+        said = await kubectl.refused("apply", "-f-", stdin=a_ray_cluster("w", bad))
+        assert "fracgpu.io/fraction is '2'; want a share of one card" in said
+        body = a_ray_cluster("w", pod)
+        await kubectl("apply", "-f-", stdin=body)
+        before = await the(kubectl, "raycluster/w")
+        assert counted(before) == 6 * 12_000
+        for words in (("apply",), ("apply", "--server-side", "--force-conflicts"), ("apply",)):
+            await kubectl(*words, "-f-", stdin=body)
+            assert state(await the(kubectl, "raycluster/w"))[1:] == state(before)[1:]
+        assert (await kubectl.ask("diff", "-f-", stdin=body)).ok
+    # Without the webhook: one that asks for nothing is made and changed all the same.
+    body = a_ray_cluster("plain", {**pod, "metadata": {}})
+    assert "created" in await kubectl("apply", "-f-", stdin=body)
+    body["spec"] = {"suspend": True}
+    assert "configured" in await kubectl("apply", "-f-", stdin=body)
+    await kubectl("delete", "raycluster/plain")
+    await kubectl("label", "raycluster/w", "a=b")
