@@ -95,6 +95,7 @@ def test_a_role_is_probed_and_bounded(role: str, container: dict[str, Any]) -> N
     assert start["httpGet"]["path"] == "/livez"
     assert start["periodSeconds"] * start["failureThreshold"] >= 120
     assert container["resources"]["limits"]["memory"]
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True
 
 
 def test_the_node_agent_sees_device_files_that_come_after_it_has_started() -> None:

@@ -21,9 +21,6 @@ from simulator.demo.service_accounts import token_of
 from simulator.envtest.control_plane import ControlPlane
 from simulator.kubeconfig import write_kubeconfig
 from tests.deploy.test_chart import OTHER_NAMES, SAME, WITH_NAMESPACE
-from tests.e2e.test_real_uninstall import (
-    without_wait,
-)
 from tests.support.documented import documented, run
 from tests.support.helm import CHART, SYSTEM, helm_or_skip, rendered
 from tests.support.kubectl import Kubectl
@@ -39,6 +36,12 @@ Json = dict[str, Any]
 GUIDE: Final = "docs/install.md"
 # Served by programs that are not part of Kubernetes.
 FOREIGN: Final = ("cert-manager.io/", "monitoring.coreos.com/")
+
+
+def without_wait(install: str) -> str:
+    """Return the command for a cluster in which no kubelet makes pods ready."""
+    assert install.count(" --wait ") == 1
+    return install.replace(" --wait ", " ")
 
 
 async def test_a_real_api_server_accepts_every_object_of_every_preset(tmp_path: Path) -> None:

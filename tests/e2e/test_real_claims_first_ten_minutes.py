@@ -12,8 +12,7 @@ import pytest
 from fracgpu import names
 from fracgpu.device_claims.claim import decode_claim
 from fracgpu.device_claims.devices import device_name
-from kube.errors import NotFound
-from kube.kinds import EVENTS, RESOURCE_CLAIMS, RESOURCE_SLICES
+from kube.kinds import RESOURCE_CLAIMS, RESOURCE_SLICES
 from kube.objects import decode_object
 from tests.support.documented import documented, run
 from tests.support.helm import helm_or_skip
@@ -27,7 +26,6 @@ from tests.support.real_cluster import (
 )
 from tests.support.snapshot import wait_for_controllers
 from tests.support.timed import Steps
-from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(1200)]
 
@@ -37,12 +35,6 @@ GUIDE: Final = "docs/device-claims.md"
 ROLES: Final = tuple(f"deployment/fracgpu-{role}" for role in ("certs", "webhook", "scheduler"))
 CARD_MIB: Final = 40_960  # as the chart simulates them, two on each node
 PUSHED: Final = "registry.example.com/team/fracgpu:0.1.0"
-
-
-def a_pod(name: str, *, fraction: str) -> Json:
-    body = a_long_half()
-    body["metadata"] |= {"name": name, "annotations": {names.FRACTION: fraction}}
-    return body
 
 
 def claim_named_by(pod: Json) -> str:
@@ -58,9 +50,9 @@ def claim_named_by(pod: Json) -> str:
     return found
 
 
-async def card_of(cluster: RealCluster, pod: Json, *, mib: int) -> str:
-    """Return the card that kube-scheduler allocated, which is the one that the container has."""
-    name = pod["metadata"]["name"]
+async def check_card(cluster: RealCluster, pod: Json) -> None:
+    """Check that the container has the card that kube-scheduler allocated."""
+    name, mib = pod["metadata"]["name"], CARD_MIB // 2
     body = await cluster.client.get(RESOURCE_CLAIMS, claim_named_by(pod), namespace="default")
     (device,) = decode_claim(body).devices
     assert (device.node, device.request, device.amounts.mib) == (NODE, "train", mib)
@@ -71,7 +63,6 @@ async def card_of(cluster: RealCluster, pod: Json, *, mib: int) -> str:
     assert device.device == device_name(card)
     shown = await cluster.kubectl("exec", name, "--", "sh", "-c", "echo /dev/nvidia*")
     assert shown.split() == [f"/dev/nvidia{card.rpartition('-')[2]}"]
-    return card
 
 
 async def install(cluster: RealCluster, steps: Steps) -> None:
@@ -114,59 +105,7 @@ async def test_half_a_card_runs_on_a_stock_cluster_after_the_commands_of_the_gui
         with steps.step("all of it, from the first command to the first pod Running"):
             await install(cluster, steps)
             with steps.step("first pod with a share, from kubectl apply to Running"):
-                await cluster.kubectl("apply", "-f", "-", stdin=a_pod("half", fraction="0.5"))
+                await cluster.kubectl("apply", "-f", "-", stdin=a_long_half())
                 half = await cluster.wait_pod("half")
         await check_that_no_scheduler_of_ours_is_there(cluster)
-        await card_of(cluster, half, mib=CARD_MIB // 2)
-
-        await cluster.kubectl("apply", "-f", "-", stdin=a_pod("whole", fraction="1"))
-        await card_of(cluster, await cluster.wait_pod("whole"), mib=CARD_MIB)
-        await check_that_what_does_not_fit_waits_and_is_told_why(cluster)
-        await check_that_what_is_not_supported_is_refused(cluster)
-
-
-async def check_that_what_does_not_fit_waits_and_is_told_why(cluster: RealCluster) -> None:
-    await cluster.kubectl("apply", "-f", "-", stdin=a_pod("late", fraction="1"))
-
-    async def told() -> bool:
-        listed = await cluster.client.list(EVENTS, namespace="default")
-        events = [decode_object(raw) for raw in listed.items]
-        return any(
-            event["regarding"]["name"] == "late"
-            if "regarding" in event
-            else event["involvedObject"]["name"] == "late"
-            for event in events
-        )
-
-    await until(told, what="an Event on the pod that waits", limit_s=60)
-    whole = await cluster.pods("default")
-    (claim,) = [
-        claim_named_by(pod) for pod in whole if pod["metadata"]["name"] == "whole"
-    ]  # fmt: skip
-    await cluster.kubectl("delete", "pod", "whole", "--wait=false")
-    late = await cluster.wait_pod("late")
-    await card_of(cluster, late, mib=CARD_MIB)
-
-    async def gone() -> bool:
-        try:
-            await cluster.client.get(RESOURCE_CLAIMS, claim, namespace="default")
-        except NotFound:
-            return True
-        return False
-
-    await until(gone, what="the claim of the pod that ended is gone", limit_s=60)
-
-
-async def check_that_what_is_not_supported_is_refused(cluster: RealCluster) -> None:
-    grown = a_pod("grown", fraction="0.1")
-    grown["metadata"]["annotations"][names.RESIZE] = "9Gi"
-    said = await cluster.kubectl.refused("apply", "-f", "-", stdin=grown)
-    assert "want no resize: with `wiring: claims` the amounts of a running pod cannot" in said
-    thief = a_pod("thief", fraction="0.1")
-    del thief["metadata"]["annotations"]
-    half = next(
-        pod for pod in await cluster.pods("default") if pod["metadata"]["name"] == "half"
-    )  # fmt: skip
-    thief["spec"]["resourceClaims"] = [{"name": "mine", "resourceClaimName": claim_named_by(half)}]
-    said = await cluster.kubectl.refused("apply", "-f", "-", stdin=thief)
-    assert "A pod does not name a ResourceClaim called fracgpu-" in said
+        await check_card(cluster, half)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cli.commands.doctor import main
-from tests.e2e.test_real_uninstall import without_wait
+from tests.e2e.test_real_chart import without_wait
 from tests.support.documented import documented, run
 from tests.support.helm import SYSTEM, helm_or_skip
 from tests.support.kubectl import Kubectl

@@ -6,6 +6,7 @@ image under its own account. Afterwards the cluster is as before, object by obje
 
 import asyncio
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -19,14 +20,13 @@ import pytest
 from fracgpu import names
 from fracgpu.cards.node_marks import marks_of
 from fracgpu.state.allocation import read_assignment
+from kube.client import KubeClient
 from kube.errors import NotFound
 from kube.kinds import EVENTS, LEASES, PODS
 from kube.objects import decode_object
 from process.clock import SystemClock
 from simulator.envtest.prometheus import RealPrometheus
 from tests.e2e.test_real_chart import next_chart
-from tests.e2e.test_real_manifests import complaints
-from tests.e2e.test_real_uninstall import settled
 from tests.support.dashboards import ALL, Answers, queries
 from tests.support.documented import documented, documented_file, run
 from tests.support.gpu import a_workload
@@ -42,7 +42,7 @@ from tests.support.real_cluster import (
     a_long_half,
     wait_counted,
 )
-from tests.support.snapshot import differences, wait_for_controllers
+from tests.support.snapshot import Snapshot, differences, snapshot, wait_for_controllers
 from tests.support.timed import Steps
 from tests.support.waiting import until
 
@@ -61,6 +61,7 @@ MOST_DURING: Final = 20
 SMALL: Final = "0.05"
 # kubelet gives up the slots after five minutes.
 UNINSTALL_LIMIT_S: Final = 900.0
+_REFUSED: Final = re.compile(r"answered 403|permission denied|forbidden|read-only file", re.I)
 
 # What has no answer in the first minutes, on whichever dashboard, by the reason.
 NO_DATA_YET: Final = {
@@ -138,6 +139,35 @@ def a_pod(name: str, *, fraction: str) -> Json:
     body = a_long_half()
     body["metadata"] |= {"name": name, "annotations": {names.FRACTION: fraction}}
     return body
+
+
+async def complaints(cluster: RealCluster) -> list[str]:
+    """Return which container of ours was restarted, and which requests were refused."""
+    found = []
+    for pod in await cluster.pods(SYSTEM):
+        name = pod["metadata"]["name"]
+        found += [
+            f"{name}: {status['name']} was started again: {status['lastState']}"
+            for status in pod["status"]["containerStatuses"]
+            if status["restartCount"]
+        ]
+        for container, text in cluster.logs(SYSTEM, name).items():
+            lines = [line for line in text.splitlines() if _REFUSED.search(line)]
+            found += [f"{name}: {container}: {line}" for line in lines]
+    return found
+
+
+async def settled(client: KubeClient) -> Snapshot:
+    """Return a snapshot once the cluster's own controllers have settled."""
+    last: Snapshot = {}
+
+    async def at_rest() -> bool:
+        nonlocal last
+        before, last = last, await snapshot(client)
+        return bool(before) and not differences(before, last)
+
+    await until(at_rest, what="the cluster is at rest", limit_s=60)
+    return last
 
 
 def files(cluster: RealCluster) -> list[str]:
