@@ -11,7 +11,6 @@ import pytest
 from fracgpu import names
 from fracgpu.request.grant_note import Seal, read_grant_note, words_of
 from fracgpu.state.pod_info import decode_pod_info
-from kube.access import connect
 from kube.errors import Invalid, KubeError
 from kube.kinds import (
     CONFIGMAPS,
@@ -20,14 +19,10 @@ from kube.kinds import (
     PODS,
 )
 from process.clock import SystemClock
-from simulator.apiserver.server import ApiServer
 from tests.support.gpu import a_sharing_node, register
 from tests.support.waiting import until
 from tests.webhook.builders import Json, a_container, a_pod
 from tests.webhook.cluster import Harness, a_harness, an_api_server, running, says
-
-ROOT = Path(__file__).parents[2]
-AGENT = "system:serviceaccount:fracgpu-system:fracgpu-deviceplugin"
 
 
 @pytest.fixture(params=["simulator", pytest.param("real", marks=pytest.mark.e2e)])
@@ -308,23 +303,3 @@ async def test_an_edit_of_the_administrator_counts_at_once(cluster: Harness) -> 
             return True
 
         await until(admitted, what="the pod may wait")
-
-
-async def test_the_node_agent_may_say_what_it_wired(tmp_path: Path) -> None:
-    async with ApiServer.start() as api:
-        agent_config = api.kubeconfig(tmp_path / "agent", user=AGENT)
-        async with (
-            a_harness(api.kubeconfig(tmp_path / "kubeconfig")) as cluster,
-            connect(agent_config) as agent,
-        ):
-            client = cluster.client
-            async with serving(cluster):
-                await cluster.create(a_pod(fraction="0.5"))
-                patch = {"metadata": {"annotations": {names.WIRED: "GPU-gpu-1-0"}}}
-
-                with pytest.raises(Invalid, match="only the node agent writes it"):
-                    await client.patch(PODS, "p", patch, namespace="default")
-                await agent.patch(PODS, "p", patch, namespace="default")
-
-                pod = await client.get_object(PODS, "p", namespace="default")
-                assert pod["metadata"]["annotations"][names.WIRED] == "GPU-gpu-1-0"

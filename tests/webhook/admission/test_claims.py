@@ -48,7 +48,7 @@ CLAIM = "fracgpu-0123456789"
 ENTRY = {"name": "fracgpu", "resourceClaimName": CLAIM}
 SEAL = Seal(key=b"secret", scope="ml", now=datetime(2026, 1, 5, 12, tzinfo=UTC))
 RULES_HERE = replace(RULES, scheduler_name="default-scheduler")
-MEM, SLOT = "fracgpu.io/gpu-mem", "fracgpu.io/gpu-slot"
+MEM = "fracgpu.io/gpu-mem"
 HALF_H100 = "train: 40960 MiB on 1 card (0.5 of a card that shares 81920 MiB)"
 
 
@@ -187,21 +187,6 @@ def test_a_pod_keeps_its_scheduler_unless_there_is_none_of_that_name(
     assert stored(pod, outcome)["spec"]["schedulerName"] == stored_as
 
 
-@pytest.mark.parametrize(
-    "pod",
-    [
-        a_pod(fraction="0.5"),
-        a_pod(a_container(resources={"limits": {MEM: "8k"}, "requests": {MEM: "8k"}})),
-        a_pod(a_container("a"), init=[a_container("b")], memory="a=8Gi,b=1Gi", cards="a=2"),
-    ],
-    ids=["share", "limits alone", "several containers"],
-)
-def test_a_second_review_in_the_same_request_keeps_the_first_name(pod: Json) -> None:
-    once = granted(pod)
-
-    assert asked(once, claim="fracgpu-ffffffffff") == Allowed(dialect="fracgpu")
-
-
 def test_what_a_later_webhook_took_away_is_written_again() -> None:
     once = granted(a_pod(fraction="0.5"))
     less = copy.deepcopy(once)
@@ -330,10 +315,6 @@ def test_what_no_claim_can_do_is_refused_in_these_words(pod: Json, message: str)
 )
 def test_with_the_device_plugin_the_same_pods_are_granted(pod: Json) -> None:
     assert isinstance(judged(pod), Patched)
-
-
-def test_a_pod_of_a_gang_is_granted() -> None:
-    assert isinstance(asked(a_pod(fraction="0.5", gang="train/4")), Patched)
 
 
 def test_an_init_container_that_fits_nowhere_is_refused_for_that() -> None:

@@ -346,15 +346,6 @@ def test_nodes_outside_of_the_catalogue_are_granted_by_their_size() -> None:
     assert required(pod) == [{"key": "fracgpu.io/card-class-81920", "operator": "Exists"}]
 
 
-def test_a_pod_granted_by_a_class_takes_any_card_of_it() -> None:
-    cluster = Cluster()
-    cluster.add("small", 80_960)
-    large = cluster.add("large", 81_040)
-    pod = cluster.admitted(a_pod(fraction="0.5"))
-
-    assert cluster.takes(large, pod) is not None
-
-
 def test_a_pod_granted_by_size_still_finds_its_node_once_there_is_a_catalogue() -> None:
     before, after = Cluster(PoolCatalogue()), Cluster()
     before.add("n1", 81_040)
