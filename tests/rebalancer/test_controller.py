@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Collection
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 
 import pytest
 import structlog
@@ -23,7 +23,6 @@ from rebalancer.usage.measured import Measured
 from simulator.apiserver.server import ApiServer
 from tests.fakes.clock import NOON
 from tests.support.gpu import a_gpu_pod, a_sharing_node, register
-from tests.support.moves import a_beneficiary
 from tests.support.moving import (
     NAMESPACE,
     Rig,
@@ -273,35 +272,6 @@ async def test_a_second_hot_card_waits_for_the_first(rig: Rig, kube: KubeClient)
     effects = {**await effects_of(kube, "n1"), **await effects_of(kube, "n2")}
     assert effects == {COOL_CARD: closed, HOT_CARD: avoided}
     assert rig.figure("decisions_total", outcome="held", reason="no_target") > 0
-
-
-async def test_a_card_that_a_move_keeps_for_a_waiting_pod_is_no_target(kube: KubeClient) -> None:
-    """The extender would refuse it to the replacement, which would then go anywhere."""
-    await make_cluster(kube)
-    waiting = await kube.create(PODS, a_gpu_pod("big", mib=24_000, namespace=NAMESPACE))
-    kept = a_beneficiary(
-        COOL_CARD, uid=waiting["metadata"]["uid"], held_until=NOON + timedelta(hours=1)
-    )
-    earlier = a_move(
-        pod_uid="gone",
-        source=CardUuid("GPU-x"),
-        source_node="n2",
-        target=CardUuid("GPU-y"),
-        target_node="n9",
-        beneficiary=kept,
-    )
-    async with a_rig(kube) as rig:
-        await rig.store.put(a_record(MovePhase.DONE, move=earlier))
-        for _ in range(4):
-            await rig.tick()
-
-        assert [record.phase for record in rig.store.records] == [MovePhase.DONE]
-        assert rig.figure("decisions_total", outcome="held", reason="no_target") > 0
-
-        await kube.delete(PODS, "big", namespace=NAMESPACE)  # nobody needs it any more
-        for _ in range(2):
-            await rig.tick()
-        assert rig.store.records[-1].move.target == COOL_CARD
 
 
 @pytest.mark.parametrize(

@@ -169,17 +169,6 @@ async def test_a_budget_that_allows_nothing_or_two_of_them_end_the_plan_undistur
     assert (await events(kube))[-1] == "MoveAborted"
 
 
-async def test_a_plan_that_is_not_right_any_more_is_dropped(rig: Rig, kube: KubeClient) -> None:
-    await rig.tick_until_planned()
-    rig.usage.readings[HOT_CARD] = a_reading(0.3)
-
-    await rig.tick()
-
-    assert rig.record().ending is Ending.OUTDATED
-    assert "the card cooled down" in rig.record().detail
-    assert not await terminating(kube)
-
-
 async def test_a_plan_waits_while_the_cycle_is_blind(rig: Rig, kube: KubeClient) -> None:
     await rig.tick_until_planned()
     rig.usage.trouble = "unreachable: refused"
