@@ -291,7 +291,7 @@ def test_the_term_is_looked_up_only_for_orders_and_a_missing_lease_denies_them()
 
 def test_only_our_scheduler_binds_with_an_assignment_and_any_other_without() -> None:
     plain = {"metadata": {"name": "p"}, "target": {}}
-    with_order = a_binding({ASSIGNMENT: "{}", TERM: "l/1"}, assigned="true")
+    with_order = a_binding({ASSIGNMENT: "{}", TERM: "l/1", MOVE: "m"}, assigned="true")
     other = Sender(username="system:kube-scheduler")
 
     assert refusals("fracgpu-bindings", with_order, sender=SCHEDULER) == []
@@ -300,7 +300,8 @@ def test_only_our_scheduler_binds_with_an_assignment_and_any_other_without() -> 
         "A Binding that carries fracgpu.io/assignment comes only from the FracGPU scheduler's "
         "service account."
     ]
-    assert refusals("fracgpu-bindings", a_binding({TERM: "l/1"}), sender=SCHEDULER) == [TOGETHER]
+    for key in (TERM, MOVE):
+        assert refusals("fracgpu-bindings", a_binding({key: "x"}), sender=SCHEDULER) == [TOGETHER]
     for wrong in ("", "yes"):
         order = a_binding({ASSIGNMENT: "{}"}, assigned=wrong)
         assert refusals("fracgpu-bindings", order, sender=SCHEDULER) == [
@@ -311,17 +312,6 @@ def test_only_our_scheduler_binds_with_an_assignment_and_any_other_without() -> 
             "Of FracGPU's annotations a Binding carries only fracgpu.io/assignment, "
             "fracgpu.io/term and fracgpu.io/move: the scheduler writes no others."
         ]
-
-
-def test_a_binding_names_the_move_whose_reservation_it_takes_only_with_its_cards() -> None:
-    complete = a_binding({ASSIGNMENT: "{}", TERM: "l/1", MOVE: "m"}, assigned="true")
-
-    assert refusals("fracgpu-bindings", complete, sender=SCHEDULER) == []
-    assert refusals("fracgpu-bindings", complete, sender=REBALANCER) == [
-        "A Binding that carries fracgpu.io/assignment comes only from the FracGPU scheduler's "
-        "service account."
-    ]
-    assert refusals("fracgpu-bindings", a_binding({MOVE: "m"}), sender=SCHEDULER) == [TOGETHER]
 
 
 def test_the_rebalancer_alone_says_on_a_pod_that_it_is_moved() -> None:
