@@ -1,16 +1,25 @@
 """The key ``placement`` of the ConfigMap: how a card is chosen among several that fit."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from fractions import Fraction
-from typing import Final
+from typing import Any, Final
 
-from component.config_keys import NO_OVERCOMMIT, PLACEMENT, read_overcommit, read_strategy
+from component.config_keys import PLACEMENT
 from component.config_watcher import ConfigWatcher, strict_mapping
 from component.metrics import ConfigMetrics
+from fracgpu.errors import shorten
 from fracgpu.request.need import DEFAULT_STRATEGY, Strategy
+from fracgpu.spelling import nearest, unknown_keys
 from kube.client import KubeClient
 
 KEY: Final = PLACEMENT
+
+_STRATEGY: Final = "strategy"
+_OVERCOMMIT: Final = "overcommit"
+NO_OVERCOMMIT: Final = Fraction(1)
+_MOST_OVERCOMMIT: Final = 10
+
+_MOST_SHOWN: Final = 60
 
 
 def parse_strategy(text: str) -> Strategy:
@@ -20,9 +29,28 @@ def parse_strategy(text: str) -> Strategy:
     strategy that will place its pod. The scheduler reports mistakes to the administrator.
 
     Raises:
-        ValueError: the text is invalid; the message says what was wanted.
+        ValueError: the message lists every mistake: unknown keys, an unknown strategy, and what is
+            no overcommitment.
     """
-    return read_strategy(strict_mapping(text))
+    placement = strict_mapping(text)
+    mistakes = unknown_keys(placement, (_STRATEGY, _OVERCOMMIT))
+    if mistakes:
+        mistakes[-1] += f"; want only {_STRATEGY}, {_OVERCOMMIT}"
+    if _overcommit(placement) is None:
+        mistakes.append(
+            f"{_OVERCOMMIT} is {_shown(placement[_OVERCOMMIT])}; want a number from 1 to "
+            f"{_MOST_OVERCOMMIT}, e.g. 1.5"
+        )
+    value = placement.get(_STRATEGY, DEFAULT_STRATEGY.value)
+    found = next((strategy for strategy in Strategy if strategy.value == value), None)
+    if found is None:
+        known = [strategy.value for strategy in Strategy]
+        near = nearest(value.lower(), known) if isinstance(value, str) else ""
+        hint = f"; did you mean {near}?" if near else ""
+        mistakes.append(f"{_STRATEGY} is {_shown(value)}; want one of {', '.join(known)}{hint}")
+    if mistakes or found is None:
+        raise ValueError("; ".join(mistakes))
+    return found
 
 
 def parse_overcommit(text: str) -> Fraction:
@@ -31,9 +59,37 @@ def parse_overcommit(text: str) -> Fraction:
     The node agents read it; the scheduler reports mistakes to the administrator.
 
     Raises:
-        ValueError: the text is invalid.
+        ValueError: it is no number, or too small or too large a one, or *text* is no mapping.
     """
-    return read_overcommit(strict_mapping(text))
+    placement = strict_mapping(text)
+    found = _overcommit(placement)
+    if found is None:
+        raise ValueError(f"{_OVERCOMMIT} is {_shown(placement[_OVERCOMMIT])}")
+    return found
+
+
+def _overcommit(placement: Mapping[str, object]) -> Fraction | None:
+    value = placement.get(_OVERCOMMIT, 1)
+    # bool is an int to Python.
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return Fraction(str(value)) if 1 <= value <= _MOST_OVERCOMMIT else None
+
+
+def _shown(value: object) -> str:
+    return shorten(value if isinstance(value, str) else repr(value), limit=_MOST_SHOWN)
+
+
+def placement_schema() -> dict[str, Any]:
+    """Return the JSON schema of what `parse_strategy` reads, for the values of the Helm chart."""
+    return {
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {
+            _STRATEGY: {"enum": [strategy.value for strategy in Strategy]},
+            _OVERCOMMIT: {"type": "number", "minimum": 1, "maximum": _MOST_OVERCOMMIT},
+        },
+    }
 
 
 def watch_overcommit(

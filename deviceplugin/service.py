@@ -16,9 +16,8 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, Final
 
-from component.config_keys import NO_OVERCOMMIT
 from component.config_watcher import ConfigWatcher
-from component.placement_config import watch_overcommit
+from component.placement_config import NO_OVERCOMMIT, watch_overcommit
 from component.pool_config import watch_pools
 from component.wiring import Wiring, Wirings, read_wirings
 from deviceplugin.cards.interface import CardHardware, Cards, CardSamples

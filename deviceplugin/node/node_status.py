@@ -8,7 +8,7 @@ from typing import Final
 
 import structlog
 
-from component.config_keys import NO_OVERCOMMIT
+from component.placement_config import NO_OVERCOMMIT
 from deviceplugin.metrics import DevicePluginMetrics
 from deviceplugin.node.capacity import (
     NodeState,

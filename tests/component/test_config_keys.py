@@ -1,12 +1,16 @@
+import string
 from fractions import Fraction
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from component.config_keys import KEYS, read_strategy, refuse_unknown_keys
+from component.config_keys import KEYS, refuse_unknown_keys
 from component.placement_config import parse_overcommit, parse_strategy
 from fracgpu.request.need import DEFAULT_STRATEGY, Strategy
+
+WORDS = st.text(string.ascii_letters)
 
 
 def test_every_key_that_a_role_reads_is_known_and_any_may_be_left_out() -> None:
@@ -26,11 +30,11 @@ def test_every_unknown_key_is_named_with_what_was_probably_meant() -> None:
 
 @pytest.mark.parametrize("strategy", Strategy)
 def test_every_strategy_can_be_the_clusters(strategy: Strategy) -> None:
-    assert read_strategy({"strategy": strategy.value}) is strategy
+    assert parse_strategy(f"strategy: {strategy.value}") is strategy
 
 
 def test_what_is_not_said_is_the_default_and_what_names_none_is_refused() -> None:
-    assert read_strategy({}) is parse_strategy("") is DEFAULT_STRATEGY is Strategy.LEAST_WASTE
+    assert parse_strategy("") is DEFAULT_STRATEGY is Strategy.LEAST_WASTE
     for text in ("strategy: sideways", "strategy: [pack]", "pack", "stategy: pack"):
         with pytest.raises(ValueError, match=r"."):
             parse_strategy(text)
@@ -51,13 +55,13 @@ def test_what_is_not_said_is_the_default_and_what_names_none_is_refused() -> Non
 )
 def test_every_mistake_is_named(placement: dict[str, object], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
-        read_strategy(placement)
+        parse_strategy(yaml.safe_dump(placement))
 
 
-@given(st.dictionaries(st.text(), st.text() | st.integers() | st.none(), max_size=3))
+@given(st.dictionaries(WORDS, WORDS | st.integers() | st.none(), max_size=3))
 def test_nothing_but_a_strategy_comes_out(placement: dict[str, object]) -> None:
     try:
-        found = read_strategy(placement)
+        found = parse_strategy(yaml.safe_dump(placement))
     except ValueError:
         return
     assert found.value == placement.get("strategy", DEFAULT_STRATEGY.value)
@@ -65,7 +69,7 @@ def test_nothing_but_a_strategy_comes_out(placement: dict[str, object]) -> None:
 
 def test_a_long_value_is_neither_compared_nor_repeated_whole() -> None:
     with pytest.raises(ValueError, match=r"strategy is p+…; want") as refused:
-        read_strategy({"strategy": "p" * 100_000})
+        parse_strategy(f"strategy: {'p' * 50_000}")
 
     assert len(str(refused.value)) < 200
 

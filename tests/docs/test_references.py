@@ -11,7 +11,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from certs.metrics import CertsMetrics
-from component.config_keys import placement_schema
+from component.placement_config import placement_schema
 from deviceplugin.metrics import DevicePluginMetrics
 from scheduler.metrics import SchedulerMetrics
 from tests.fakes.clock import VirtualClock

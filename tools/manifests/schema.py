@@ -5,7 +5,8 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any, Final
 
-from component.config_keys import ADMISSION, PLACEMENT, POOLS, REBALANCER, placement_schema
+from component.config_keys import ADMISSION, PLACEMENT, POOLS, REBALANCER
+from component.placement_config import placement_schema
 from component.pool_config import pools_schema
 from fracgpu import names
 from rebalancer.config import schema as rebalancer_schema
