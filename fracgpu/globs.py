@@ -31,12 +31,12 @@ def any_glob_covers(glob: str, globs: tuple[str, ...]) -> bool:
     A yes is certain. What one of *globs* only covers together with another, or by a case
     distinction, is missed.
     """
-    return _plain_program(globs).covers(glob)
+    return _program(globs).covers(glob)
 
 
 def any_glob_overlaps(glob: str, globs: tuple[str, ...]) -> bool:
     """Report whether one of *globs* matches some text that *glob* matches, too."""
-    return _plain_program(globs).overlaps(glob)
+    return _program(globs).overlaps(glob)
 
 
 def is_glob(text: str) -> bool:
@@ -99,10 +99,9 @@ class _Program:
 
     Args:
         globs: in any order.
-        plain: have each of them in the automaton, also those that need none.
     """
 
-    def __init__(self, globs: Iterable[str], *, plain: bool = False) -> None:
+    def __init__(self, globs: Iterable[str]) -> None:
         self._these = _Transitions()
         self._but_these = _Transitions()
         self._any = 0
@@ -110,20 +109,9 @@ class _Program:
         self._starts = 0
         self._ends = 0
         self._takes: dict[str, int] = {}
-        # Most globs are a whole name or "*part*", for which plain string operations are faster.
-        self._names: set[str] = set()
-        self._parts: list[str] = []
         state = 0
         for glob in globs:
-            if len(glob) > MAX_GLOB_CHARS:
-                continue
-            if plain:
-                state = self._add(glob, state) + 1
-            elif not is_glob(glob):
-                self._names.add(glob)
-            elif glob[0] == glob[-1] == "*" and not is_glob(glob[1:-1]):
-                self._parts.append(glob[1:-1])
-            else:
+            if len(glob) <= MAX_GLOB_CHARS:
                 # The end of one glob has no transition to the start of the next.
                 state = self._add(glob, state) + 1
 
@@ -148,11 +136,7 @@ class _Program:
         return state
 
     def matches(self, text: str) -> bool:
-        if text in self._names or any(part in text for part in self._parts):
-            return True
         reached, stays, known = self._starts, self._stays, self._takes
-        if not reached:
-            return False
         for char in text:
             takes = known.get(char)
             if takes is None:
@@ -204,11 +188,6 @@ def _program(globs: tuple[str, ...]) -> _Program:
     return _Program(globs)
 
 
-@lru_cache(maxsize=16)
-def _plain_program(globs: tuple[str, ...]) -> _Program:
-    return _Program(globs, plain=True)
-
-
 # Of a set and of "?": names of cards are in ASCII.
 _ASCII: Final = tuple(map(chr, range(33, 127)))
 
@@ -220,7 +199,7 @@ def _chars_of(piece: str) -> tuple[str, ...]:
         return _ASCII
     if not isinstance(piece, _Chars):
         return (piece[-1],)
-    one = _Program((f"[{piece}]",), plain=True)
+    one = _Program((f"[{piece}]",))
     return tuple(char for char in dict.fromkeys((*_ASCII, *piece)) if one.matches(char))
 
 
