@@ -1,6 +1,6 @@
-"""Every card of a snapshot as columns, so that one pass finds the few that are worth a look."""
+"""Every card of a node matrix in a line, so that one pass finds the few that are worth a look."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 from msgspec import structs
@@ -8,49 +8,50 @@ from numpy.typing import NDArray
 
 from fracgpu.cards.card import CardUuid
 from fracgpu.placement.fit import (
+    SHARES,
     USABLE,
     CardRequest,
     Cards,
     cards_of,
-    node_reason,
     suits,
     unfit_reasons,
 )
+from fracgpu.placement.node_matrix import NodeMatrix
 from fracgpu.request.need import ContainerNeed, PodNeed
 from fracgpu.state.allocation import CardAllocation
-from fracgpu.state.snapshot import NodeInfo
 
 Flags = NDArray[np.bool_]
-Numbers = NDArray[np.int64]
 
 
 class CardTable:
-    """The cards of all nodes, node by node in the order of their names.
+    """The cards of a node matrix, node by node in the order of their names.
 
     Attributes:
         nodes: the names of the nodes; *node* of a card is an index into it.
+        rows, columns: [card] its place in the matrix.
         cards: all cards in a line; one that is kept for some pod is as open as any.
         open: the card takes new slices if it has room.
     """
 
-    def __init__(self, nodes: Mapping[str, NodeInfo]) -> None:
-        self.nodes = sorted(nodes)
-        infos = [
-            (row, entry)
-            for row, name in enumerate(self.nodes)
-            for entry in nodes[name].cards.items()
+    def __init__(self, matrix: NodeMatrix) -> None:
+        self.nodes = sorted(matrix.rows)
+        found = [
+            (number, row, column, info)
+            for number, row in enumerate(map(matrix.rows.__getitem__, self.nodes))
+            if (node := matrix.infos[row]) is not None
+            for column, info in enumerate(node.cards.values())
         ]
-        self.uuids = [uuid for _, (uuid, _) in infos]
+        infos = [info for *_, info in found]
+        self.uuids = [info.card.uuid for info in infos]
         self.index = {uuid: number for number, uuid in enumerate(self.uuids)}
-        self.node: Numbers = np.array([row for row, _ in infos], np.int64)
-        self.cards: Cards = cards_of(
-            [
-                structs.replace(info, kept_for="") if info.kept_for else info
-                for _, (_, info) in infos
-            ]
-        ).at(0)
-        takes = np.array([node_reason(nodes[name]) is None for name in self.nodes], np.bool_)
-        self.open: Flags = (self.cards.state == USABLE) & takes[self.node]
+        places = np.array([place for *place, _ in found], np.int64).reshape(-1, 3)
+        self.node, self.rows, self.columns = places.T
+        self.cards: Cards = matrix.cards(slice(matrix.size)).at((self.rows, self.columns))
+        kept = [number for number, info in enumerate(infos) if info.kept_for]
+        opened = cards_of([structs.replace(infos[number], kept_for="") for number in kept])
+        self.cards.state[kept] = opened.state[0]
+        takes = matrix.node_state[self.rows] == SHARES
+        self.open: Flags = (self.cards.state == USABLE) & takes
 
     def suits(self, need: PodNeed, container: ContainerNeed) -> Flags:
         """Return which cards would do for a container if they were empty and open."""

@@ -27,7 +27,6 @@ from fracgpu.disruption.simulation import PlacementSimulation
 from fracgpu.k8s.scheduling.cluster import Change
 from fracgpu.k8s.scheduling.node_filters import NodeFilter, allowed_nodes
 from fracgpu.placement.fit import CardRequest, keep_limit
-from fracgpu.placement.node_matrix import UNSEEN
 from fracgpu.placement.outcome import Placement
 from fracgpu.placement.placement import place
 from fracgpu.placement.snapshot_index import Cells
@@ -49,7 +48,6 @@ class RoomContext:
     Attributes:
         asked: how often all cards, or all nodes, were looked at for one pod.
         simulation: where replacements could run.
-        rows, columns: [card of the table] its place in the state's index.
         roomiest_mib: the most that is free on a card that may be a target.
     """
 
@@ -61,7 +59,7 @@ class RoomContext:
         self.policy = policy
         self.now = now
         self.plan = plan
-        self.table = CardTable(state.snapshot.nodes)
+        self.table = CardTable(state.index.matrix(state.snapshot))
         self.held = held_for(state.past, now=now)
         self.being_moved = frozenset(
             past_move.move.pod_uid for past_move in state.past if past_move.under_way
@@ -70,9 +68,6 @@ class RoomContext:
         self._refused: dict[str, bool] = {}
         self._costs: dict[str, float] = {}
         self._allowed: dict[str, Flags] = {}
-        places = state.index.places(state.snapshot)
-        found = [places.get(uuid, (UNSEEN, 0)) for uuid in self.table.uuids]
-        self.rows, self.columns = np.array(found, np.int64).reshape(-1, 2).T
         self.measured = self.flags(state.cool_cards.measured(losing=False, policy=policy))
         self.targets = self._targets()
         free_mib = self.table.cards.free_mib[self.targets]
@@ -110,12 +105,12 @@ class RoomContext:
 
     def flags(self, cells: Cells) -> Flags:
         """Return which cards of the table are among some cells of the state's index."""
-        return cells[self.rows, self.columns]
+        return cells[self.table.rows, self.table.columns]
 
     def cells(self, flags: Flags) -> Cells:
         """Return the cells of the state's index in which some cards of the table are."""
         found = np.zeros(self.state.cool_cards.history.shape, np.bool_)
-        found[self.rows[flags], self.columns[flags]] = True
+        found[self.table.rows[flags], self.table.columns[flags]] = True
         return found
 
     def use(self, candidate: PlacedPod, card: CardUuid) -> float | None:
@@ -282,7 +277,7 @@ class StateProver:
         numbers = np.flatnonzero(fitting & context.measured)
         if len(numbers):
             preference = context.simulation.preference(
-                candidate, context.rows[numbers], context.columns[numbers]
+                candidate, table.rows[numbers], table.columns[numbers]
             )
             cards = table.cards
             order = np.lexsort((cards.free_mib[numbers], -preference, cards.avoided[numbers]))

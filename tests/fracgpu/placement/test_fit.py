@@ -345,7 +345,7 @@ def check_plan(world: World, need: PodNeed) -> None:
     snapshot = world.ledger.snapshot(now=NOON)
     index = SnapshotIndex()
     cells, places = index.fitting(need, snapshot), index.places(snapshot)
-    table = CardTable(snapshot.nodes)
+    table = CardTable(index.matrix(snapshot))
     for name in NODES:
         info = world.node(name)
         for uuid, card_info in info.cards.items():

@@ -26,6 +26,7 @@ from fracgpu.k8s.resources import PODS
 from fracgpu.k8s.scheduling.cluster import SchedulingCluster
 from fracgpu.k8s.scheduling.constraints import SchedulingConstraints
 from fracgpu.k8s.scheduling.objects import SchedulingNode
+from fracgpu.placement.snapshot_index import SnapshotIndex
 from fracgpu.request.need import ContainerNeed, PodNeed, Strategy
 from fracgpu.state.cluster_state import PlacedPod
 from fracgpu.state.ledger import Ledger
@@ -323,7 +324,7 @@ def _search(  # noqa: PLR0913 - what there is, what waits, and what may not be
             for name, info in snapshot.nodes.items()
         },
     )
-    table = CardTable(snapshot.nodes)
+    table = CardTable(SnapshotIndex().matrix(snapshot))
     need = PodNeed(containers=(ContainerNeed(name="main", cards=cards, mib=Mib(mib)),))
     everywhere = np.ones(len(table.uuids), np.bool_)
     flags = everywhere if among is None else table.flags([CardUuid(card) for card in among])
@@ -453,7 +454,7 @@ def test_of_plans_with_as_many_moves_the_one_that_loses_least_wins_on_whatever_n
 
 
 def _table(**nodes: NodeInfo) -> CardTable:
-    return CardTable(nodes)
+    return CardTable(SnapshotIndex().matrix(Snapshot(nodes=nodes, pods={})))
 
 
 def test_flags_are_in_the_order_of_nodes_and_cards() -> None:
