@@ -132,7 +132,7 @@ class Controller:
             await self._run_cycle(self._parts.config.value)
         except KubeError as error:
             self._parts.metrics.api_errors.inc()
-            self._set_trouble("the API server does not answer", detail=str(error))
+            self._set_trouble("a request to the API server failed", detail=str(error))
         except MovesUnreadable as error:
             self._set_trouble("the record of past moves is unreadable", detail=str(error))
 

@@ -216,7 +216,7 @@ def specs(pod: Pod) -> tuple[ContainerSpec, ...]:
     apps = [_spec(each, ContainerKind.APP) for each in pod.spec.containers]
     written = _written_containers(pod) if len(apps) > 1 else ()
     if written:
-        apps = [msgspec.structs.replace(it, injected=it.name not in written) for it in apps]
+        apps = [msgspec.structs.replace(spec, injected=spec.name not in written) for spec in apps]
     if not pod.spec.init_containers:
         return tuple(apps)
     init = [
@@ -249,7 +249,7 @@ def _written_containers(pod: Pod) -> frozenset[str]:
     ``managedFields`` has the fields of the object as it was sent, and not what webhooks have added
     to it since (apiserver, pkg/endpoints/handlers/create.go).
     """
-    with suppress(ValueError):  # msgspec's errors; of templates too, which have no such fields
+    with suppress(ValueError, RecursionError):  # as msgspec raises; a template may have anything
         found = _managers_decoder.decode(pod.metadata.managed_fields)
         items = [key for manager in found for key in manager.fields.spec.containers]
         return frozenset(
