@@ -22,6 +22,7 @@ class Decision(Enum):
     UNTOUCHED = "untouched"  # it requests nothing
     REFUSED = "refused"
     UNKNOWN_NAMESPACE = "unknown_namespace"  # which the API server never sends
+    NAMESPACE_UNREAD = "namespace_unread"
     MALFORMED = "malformed"
     TOO_LARGE = "too_large"
     TOO_SLOW = "too_slow"

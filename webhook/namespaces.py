@@ -22,6 +22,10 @@ _UNKNOWN_FOR_S: Final = 1.0
 _MOST_UNKNOWN: Final = 1000
 
 
+class NamespaceUnreadError(Exception):
+    """Whether a namespace exists, and with which labels, is not known; ``str()`` says why."""
+
+
 class NamespaceLabels:
     """The labels of each namespace."""
 
@@ -51,7 +55,10 @@ class NamespaceLabels:
         One ``kubectl apply`` may create a pod a moment after its namespace, before the watch
         shows the namespace. Anybody who reaches the webhook may name namespaces, so only a few
         questions are asked at once, and none again within a second after it was answered with
-        no. Where the API server does not answer, a namespace has no labels.
+        no.
+
+        Raises:
+            NamespaceUnreadError: the API server did not answer, or refused.
         """
         if not namespace:
             return {}  # a workload kind of the administrator's may be cluster-scoped
@@ -67,7 +74,7 @@ class NamespaceLabels:
                 return None
             except (KubeError, ValueError) as error:
                 log.warning("namespace_not_read", namespace=namespace, error=str(error))
-                return {}
+                raise NamespaceUnreadError(f"namespace {namespace}: {error}") from error
 
     def _is_unknown(self, namespace: str) -> bool:
         until = self._unknown.get(namespace)

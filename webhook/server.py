@@ -45,6 +45,7 @@ from webhook.admission.verdict import (
 from webhook.admission.workload import admit_workload, grant_templates
 from webhook.admission_config import AdmissionConfig
 from webhook.metrics import Decision, WebhookMetrics
+from webhook.namespaces import NamespaceUnreadError
 from webhook.settings import WebhookSettings
 
 log = structlog.get_logger()
@@ -73,7 +74,7 @@ class AdmissionContext:
         config: the administrator's configuration.
         namespace_labels: labels of a namespace by its name; None if not known yet.
         ask_labels: gets the same from the API server, for a namespace that is not known yet; None
-            if there is none.
+            if there is none. It may raise :class:`NamespaceUnreadError`.
         seal: the seal for grants made now in a namespace.
         wirings: how pods may get their cards.
         claim: returns a name for the claim of a pod, never the same twice.
@@ -217,7 +218,8 @@ _Judge = Callable[[Review, Mapping[str, str]], AdmissionResult]
 class AdmissionHandler:
     """Answers AdmissionReviews by the cluster's current state.
 
-    Each handler answers with 200, or 400 if the body is no review, or 413 if it is too long.
+    Each handler answers with 200, or 400 if the body is no review, or 413 if it is too long, or 503
+    if the labels of its namespace cannot be read.
 
     Attributes:
         mutate: answers a pod's review.
@@ -268,6 +270,11 @@ class AdmissionHandler:
             if labels is None:
                 return self._of_no_namespace(review, began_s)
             result = judge(review, labels)
+        except NamespaceUnreadError as error:
+            # No answer, so that the entry's failure policy decides: dialects may be on there.
+            took_s = self._clock.monotonic() - began_s
+            self._metrics.decided(Decision.NAMESPACE_UNREAD, duration_s=took_s)
+            return web.Response(status=503, text=f"{error}\n")
         except MalformedReviewError as error:
             self._metrics.decided(Decision.MALFORMED, duration_s=self._clock.monotonic() - began_s)
             log.warning("review_malformed", reason=str(error), body_bytes=len(body))

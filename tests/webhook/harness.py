@@ -22,6 +22,7 @@ from tests.certs.tls_harness import a_ca, a_leaf, trusting
 from tests.webhook.builders import CLASSES, RULES, Json
 from webhook.admission_config import AdmissionConfig
 from webhook.metrics import WebhookMetrics
+from webhook.namespaces import NamespaceUnreadError
 from webhook.server import AdmissionContext, AdmissionHandler, RequestGate, WebhookServer
 from webhook.settings import WebhookSettings
 
@@ -52,10 +53,13 @@ class Harness:
     labels: dict[str, dict[str, str]] = field(default_factory=dict)
     young: set[str] = field(default_factory=set)
     gone: set[str] = field(default_factory=set)
+    unread: set[str] = field(default_factory=set)
     checks: dict[str, str | None] = field(default_factory=dict)
 
     async def ask_labels(self, namespace: str) -> Mapping[str, str] | None:
         """Return what the API server has for a namespace too *young* for the webhook's cache."""
+        if namespace in self.unread:
+            raise NamespaceUnreadError(f"namespace {namespace}: no answer")
         return None if namespace in self.gone else self.labels.get(namespace, {})
 
     async def post(self, body: Any, *, path: str = "/mutate") -> Answer:

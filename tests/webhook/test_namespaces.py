@@ -11,7 +11,7 @@ from kube.retry import RetryPolicy
 from simulator.apiserver.server import ApiServer
 from tests.fakes.clock import VirtualClock
 from tests.support.waiting import until_true
-from webhook.namespaces import NamespaceLabels
+from webhook.namespaces import NamespaceLabels, NamespaceUnreadError
 
 
 async def test_labels_follow_their_namespace(kube: KubeClient) -> None:
@@ -73,11 +73,12 @@ async def test_a_no_is_remembered_for_a_second_and_few_are_asked_at_once() -> No
         assert await namespaces.fetch("none-3") is not None
 
 
-async def test_without_an_answer_a_namespace_has_no_labels_and_a_line_says_why() -> None:
+async def test_without_an_answer_labels_are_unknown_and_a_line_says_why() -> None:
     async with connect_to("http://127.0.0.1:1") as client:
         namespaces = NamespaceLabels(client.with_retry(RetryPolicy(attempts=1)), VirtualClock())
-        with structlog.testing.capture_logs() as lines:
-            assert await namespaces.fetch("ml") == {}
+        unread = pytest.raises(NamespaceUnreadError, match="namespace ml: no answer from kube-api")
+        with structlog.testing.capture_logs() as lines, unread:
+            await namespaces.fetch("ml")
 
     assert [(line["event"], line["namespace"]) for line in lines] == [("namespace_not_read", "ml")]
 

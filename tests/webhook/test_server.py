@@ -230,6 +230,20 @@ async def test_a_review_in_a_namespace_that_does_not_exist_leaves_no_line_of_a_g
     assert lines == []
 
 
+async def test_without_the_labels_of_its_namespace_a_review_gets_no_answer(
+    server: Harness,
+) -> None:
+    """So the failure policy of the entry decides: a dialect may be on in that namespace."""
+    server.young = server.unread = {"ml"}
+    foreign = a_pod(a_container(resources={"limits": {"aliyun.com/gpu-mem": "4"}}))
+
+    for pod in (foreign, a_pod(fraction="0.5")):
+        answer = await server.post(a_review(pod))
+        assert (answer.status, answer.text) == (503, "namespace ml: no answer\n")
+
+    assert server.counted("namespace_unread") == 2
+
+
 async def test_every_review_leaves_one_line_with_its_uid(server: Harness) -> None:
     with structlog.testing.capture_logs() as lines:
         await server.post(a_review(a_pod(fraction="0.5")))
