@@ -37,7 +37,6 @@ class Parts:
 
     @property
     def taking(self) -> bool:
-        assert self.node.state is not None
         sharing = self.node.state.sharing
         return sharing is not None and sharing.shared
 
@@ -51,7 +50,7 @@ async def parts() -> AsyncIterator[Parts]:
         updater = NodeStatusUpdater(
             node=NODE,
             tracker=tracker,
-            current=lambda: node.state,
+            current=node.current,
             writer=node,
             clock=rig.clock,
             metrics=DevicePluginMetrics(CollectorRegistry()),
@@ -114,7 +113,6 @@ async def test_a_leaving_agent_tells_the_scheduler_first_and_serves_until_pods_a
 
         assert served
         assert not there.rig.server.intact
-        assert there.node.state is not None
         assert there.node.state.sharing is not None
         assert there.node.state.sharing.reason == names.AGENT_NOT_REGISTERED
         assert there.node.state.capacity[names.GPU_MEM] == "8000"
@@ -190,7 +188,7 @@ async def a_rig_beside(there: Parts) -> AsyncIterator[Handover]:
     updater = NodeStatusUpdater(
         node=NODE,
         tracker=a_tracker(FakeCards(a_card()), there.rig.clock),
-        current=lambda: there.node.state,
+        current=there.node.current,
         writer=there.node,
         clock=there.rig.clock,
         metrics=DevicePluginMetrics(CollectorRegistry()),

@@ -221,7 +221,6 @@ class Rig:
 
     def __init__(self, *, known: Mapping[str, str] | None = None) -> None:
         self.clock, self.node = VirtualClock(), FakeNode()
-        assert self.node.state is not None
         self.node.state = replace(self.node.state, annotations=known or {})
         self.readings = {A: CardSample(figures=CardMetrics(gpu_percent=50, used_mib=2000))}
         self.unread = False  # a second card is there and cannot be read
@@ -231,7 +230,7 @@ class Rig:
             node=NODE,
             load=load,
             latest=self.snapshot,
-            current=lambda: self.node.state,
+            current=self.node.current,
             writer=self.node,
             clock=self.clock,
             period_s=5,
@@ -261,7 +260,6 @@ class Rig:
 
     @property
     def notes(self) -> dict[str, str]:
-        assert self.node.state is not None
         return dict(self.node.state.annotations)
 
 
@@ -341,7 +339,6 @@ async def test_what_somebody_takes_away_or_changes_is_put_back() -> None:
     rig = Rig()
     await rig.rounds(13)
     before = rig.notes
-    assert rig.node.state is not None
     rig.node.state = replace(rig.node.state, annotations={names.NODE_HEAT: "{}"})
 
     await rig.rounds(1)
@@ -365,7 +362,6 @@ async def test_a_write_that_failed_is_tried_again_at_the_next_round() -> None:
 async def test_a_node_that_another_plugin_counts_says_nothing_of_its_load() -> None:
     rig = Rig()
     await rig.rounds(13)
-    assert rig.node.state is not None
     rig.node.state = replace(rig.node.state, others={"nvidia.com/gpu": 1})
 
     await rig.rounds(1)
@@ -373,7 +369,6 @@ async def test_a_node_that_another_plugin_counts_says_nothing_of_its_load() -> N
     assert said == {names.NODE_HEAT: "{}", names.NODE_FOREIGN: "{}"}
 
     fresh = Rig()
-    assert fresh.node.state is not None
     fresh.node.state = replace(fresh.node.state, others={"nvidia.com/gpu": 1})
     await fresh.rounds(20)
     assert fresh.node.writes == []
@@ -381,7 +376,6 @@ async def test_a_node_that_another_plugin_counts_says_nothing_of_its_load() -> N
 
 async def test_nothing_is_written_on_a_node_that_shares_its_cards_no_more() -> None:
     rig = Rig()
-    assert rig.node.state is not None
     rig.node.state = replace(rig.node.state, labels={})
 
     await rig.rounds(30)

@@ -320,10 +320,15 @@ class FakeNode(KubeClient):
     """A node object and its writer; *down* makes the API server fail."""
 
     def __init__(self) -> None:
-        self.state: NodeState | None = NodeState(labels=SHARED, capacity={"cpu": "4"})
+        self.state = NodeState(labels=SHARED, capacity={"cpu": "4"})
+        self.there = True
         self.down = False
         self.writes: list[tuple[str, Mapping[str, Any]]] = []
         self.conditions: list[Mapping[str, str]] = []
+
+    def current(self) -> NodeState | None:
+        """Return what an informer has of it: nothing before it is there."""
+        return self.state if self.there else None
 
     async def patch(
         self,
@@ -340,7 +345,6 @@ class FakeNode(KubeClient):
                 verb="PATCH", path="/x", status=None, reason="NoAnswer", message="gone"
             )
         assert (kind.kind, name) == ("Node", NODE)
-        assert self.state is not None
         metadata, status = patch.get("metadata", {}), patch.get("status", {})
         if how is PatchType.STRATEGIC:
             (condition,) = status["conditions"]
@@ -375,7 +379,7 @@ def a_report(
     report = NodeStatusUpdater(
         node=NODE,
         tracker=tracker,
-        current=lambda: node.state,
+        current=node.current,
         writer=node,
         clock=clock,
         metrics=DevicePluginMetrics(registry),
@@ -394,7 +398,6 @@ async def test_the_node_gets_labels_and_inventory_before_capacity() -> None:
     assert await report.sync()
 
     assert [where for where, _ in node.writes] == ["metadata", "status"]
-    assert node.state is not None
     assert node.state.capacity == {"cpu": "4", **wanted_state(an_inventory(a_card())).capacity}
     assert report.problem is None
 
@@ -465,7 +468,6 @@ async def test_a_node_that_stops_sharing_loses_everything_that_was_written_on_it
     await tracker.refresh()
     report, _ = a_report(node, tracker, clock)
     await report.sync()
-    assert node.state is not None
     out = {names.NODE_OUT_OF_SERVICE: "GPU-a"}
     heat = {names.NODE_HEAT: "{}"}
     node.state = replace(
@@ -496,7 +498,6 @@ async def test_a_runtime_that_has_not_answered_takes_the_nodes_capacity_and_is_n
 
     await report.sync()
 
-    assert node.state is not None
     assert node.state.capacity[names.GPU_MEM] == "0"
     assert node.state.sharing == Sharing(
         shared=False, reason="RuntimeUnknown", message="/run/x.sock answered UNAVAILABLE"
@@ -518,7 +519,6 @@ async def test_what_pods_hold_stays_counted_whatever_becomes_of_the_cards() -> N
     for now in (None, 3000, 0):
         held[0] = now
         await report.sync()
-        assert node.state is not None
         memory.append(node.state.capacity[names.GPU_MEM])
 
     # As long as the pods are not listed, they may hold everything.
@@ -527,7 +527,7 @@ async def test_what_pods_hold_stays_counted_whatever_becomes_of_the_cards() -> N
 
 async def test_a_node_that_is_not_there_yet_is_waited_for() -> None:
     node, clock = FakeNode(), VirtualClock()
-    node.state = None
+    node.there = False
     tracker = a_tracker(FakeCards(a_card()), clock)
     await tracker.refresh()
     report, _ = a_report(node, tracker, clock)
@@ -543,7 +543,6 @@ async def test_changes_of_cards_and_of_the_node_are_written_and_failures_tried_a
     report, registry = a_report(node, tracker, clock)
 
     def memory() -> str | None:
-        assert node.state is not None
         return node.state.capacity.get(names.GPU_MEM)
 
     async with background(tracker.run(), report.run()):
@@ -591,7 +590,6 @@ async def test_the_node_says_of_which_class_of_the_catalogue_its_cards_are() -> 
 
     async def label() -> str | None:
         await report.sync()
-        assert node.state is not None
         return node.state.labels.get(names.CARD_CLASS_LABEL)
 
     assert await label() is None
@@ -600,7 +598,6 @@ async def test_the_node_says_of_which_class_of_the_catalogue_its_cards_are() -> 
     assert await label() == "c"
 
     # What a pool's template says of another card is corrected.
-    assert node.state is not None
     labels = {**node.state.labels, names.CARD_CLASS_LABEL: "other"}
     node.state = replace(node.state, labels=labels)
     assert await label() == "c"
@@ -613,7 +610,6 @@ async def test_without_a_catalogue_the_class_that_a_pool_set_stays() -> None:
     node, cards, clock = FakeNode(), FakeCards(a_card()), VirtualClock()
     tracker = a_tracker(cards, clock)
     await tracker.refresh()
-    assert node.state is not None
     labels = {**node.state.labels, names.CARD_CLASS_LABEL: "mine"}
     node.state = replace(node.state, labels=labels)
     report, _ = a_report(node, tracker, clock)
@@ -689,7 +685,6 @@ async def test_the_next_agent_says_what_the_last_one_found_until_it_knows_better
     )
 
     def said() -> tuple[str | None, int]:
-        assert node.state is not None
         (card,) = read_cards(node.state.annotations[names.NODE_CARDS])
         return node.state.labels.get("fracgpu.io/isolation-kernel"), card.limits_mib
 
