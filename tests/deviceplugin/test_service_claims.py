@@ -15,9 +15,10 @@ from kube.client import KubeClient
 from kube.kinds import NODES, PODS, RESOURCE_SLICES
 from kube.objects import decode_object
 from simulator.apiserver.server import ApiServer
+from tests.support.claims import a_granted_pod
 from tests.support.core import a_need, a_pod_need
 from tests.support.node import a_node
-from tests.support.simulated_claims import ClaimsWorld, a_claims_world, a_granted_pod
+from tests.support.simulated_claims import SimulatedClaims, a_claims_world
 from tests.support.waiting import until
 
 Json = dict[str, Any]
@@ -26,7 +27,7 @@ NEED = a_pod_need(a_need(3000, name="train"))
 
 
 @pytest.fixture
-async def world(api: ApiServer, kube: KubeClient, tmp_path: Path) -> AsyncIterator[ClaimsWorld]:
+async def world(api: ApiServer, kube: KubeClient, tmp_path: Path) -> AsyncIterator[SimulatedClaims]:
     async with a_claims_world(kube, api.kubeconfig(tmp_path / "kubeconfig")) as world:
         world.start_leader("one")
         yield world
@@ -39,15 +40,15 @@ async def devices(kube: KubeClient) -> list[str]:
 
 
 async def test_people_find_the_cards_noted_on_the_pod_and_counted_in_the_metrics(
-    world: ClaimsWorld,
+    world: SimulatedClaims,
 ) -> None:
-    async with a_node(world.kube, world.kubeconfig, claims=True) as node:
-        pod = await world.kube.create(PODS, a_granted_pod("one", NEED))
+    async with a_node(world.client, world.kubeconfig, claims=True) as node:
+        pod = await world.client.create(PODS, a_granted_pod("one", NEED))
         await node.wait_phase(pod, "Running")
         (card,) = node.cards_of(pod)
 
         async def noted() -> bool:
-            found = await world.kube.get_object(PODS, "one", namespace="default")
+            found = await world.client.get_object(PODS, "one", namespace="default")
             note = json.loads(found["metadata"]["annotations"].get(names.WIRED, "{}"))
             return bool(note.get("train") == {"cards": [card], "isolation": "none"})
 
@@ -65,19 +66,19 @@ async def test_people_find_the_cards_noted_on_the_pod_and_counted_in_the_metrics
 
 
 async def test_a_card_that_an_operator_takes_out_of_service_leaves_the_slice_and_comes_back(
-    world: ClaimsWorld,
+    world: SimulatedClaims,
 ) -> None:
-    async with a_node(world.kube, world.kubeconfig, claims=True) as node:
-        pod = await world.kube.create(PODS, a_granted_pod("one", NEED))
+    async with a_node(world.client, world.kubeconfig, claims=True) as node:
+        pod = await world.client.create(PODS, a_granted_pod("one", NEED))
         await node.wait_phase(pod, "Running")
         (card,) = node.cards_of(pod)
 
         async def annotate(uuids: str | None) -> None:
             patch = {"metadata": {"annotations": {names.NODE_OUT_OF_SERVICE: uuids}}}
-            await world.kube.patch(NODES, node.name, patch)
+            await world.client.patch(NODES, node.name, patch)
 
         async def offered() -> bool:
-            return card.lower() in await devices(world.kube)
+            return card.lower() in await devices(world.client)
 
         async def withdrawn() -> bool:
             return not await offered()
@@ -90,8 +91,8 @@ async def test_a_card_that_an_operator_takes_out_of_service_leaves_the_slice_and
         await until(offered, what="the card is in the slice again")
 
 
-async def test_a_node_that_stops_sharing_has_no_slice_and_no_specs(world: ClaimsWorld) -> None:
-    kube = world.kube
+async def test_a_node_that_stops_sharing_has_no_slice_and_no_specs(world: SimulatedClaims) -> None:
+    kube = world.client
     async with a_node(kube, world.kubeconfig, claims=True) as node:
         pod = await kube.create(PODS, a_granted_pod("stays", NEED))
         await node.wait_phase(pod, "Running")
@@ -109,29 +110,29 @@ async def test_a_node_that_stops_sharing_has_no_slice_and_no_specs(world: Claims
 
 
 async def test_a_new_node_loses_its_startup_taint_once_its_slice_is_there(
-    world: ClaimsWorld,
+    world: SimulatedClaims,
 ) -> None:
     taint = {"key": names.STARTUP_TAINT, "effect": "NoSchedule"}
 
     async with a_node(
-        world.kube, world.kubeconfig, name="new", claims=True, taints=(taint,)
+        world.client, world.kubeconfig, name="new", claims=True, taints=(taint,)
     ) as node:
 
         async def started() -> bool:
-            found = await world.kube.get_object(NODES, "new")
+            found = await world.client.get_object(NODES, "new")
             return not found["spec"].get("taints")
 
         await until(started, what="the start-up taint is gone")
-        assert names.GPU_MEM not in (await world.kube.get_object(NODES, "new"))["status"].get(
+        assert names.GPU_MEM not in (await world.client.get_object(NODES, "new"))["status"].get(
             "capacity", {}
         )
-        assert len(await devices(world.kube)) == len(node.cards)
+        assert len(await devices(world.client)) == len(node.cards)
 
 
 async def test_an_agent_waits_for_one_of_the_other_wiring_before_it_offers_a_card(
-    world: ClaimsWorld,
+    world: SimulatedClaims,
 ) -> None:
-    async with a_node(world.kube, world.kubeconfig, claims=True, agent=False) as node:
+    async with a_node(world.client, world.kubeconfig, claims=True, agent=False) as node:
         other = os.open(node.folders.device_plugins, os.O_RDONLY | os.O_DIRECTORY)
         try:
             fcntl.flock(other, fcntl.LOCK_EX)
@@ -141,7 +142,7 @@ async def test_an_agent_waits_for_one_of_the_other_wiring_before_it_offers_a_car
                 return (await node.scrape("/readyz"))[0] == HTTPStatus.OK
 
             await until(ready, what="the agent is ready to follow")
-            assert await devices(world.kube) == []
+            assert await devices(world.client) == []
         finally:
             os.close(other)
         await node.wait_slice()

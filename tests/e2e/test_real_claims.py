@@ -18,7 +18,7 @@ from kube.kinds import PODS, RESOURCE_CLAIMS
 from tests.support.claims import a_claiming_pod, claim_name
 from tests.support.gpu import some_cards
 from tests.support.real_claims import (
-    ClaimsCluster,
+    RealClaims,
     create_all,
     delete_pod,
     real_claims,
@@ -32,12 +32,12 @@ CARDS = {name: some_cards(name, count=4, mib=24_000) for name in ("n1", "n2", "n
 
 
 @pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[ClaimsCluster]:
+async def cluster(tmp_path: Path) -> AsyncIterator[RealClaims]:
     async with real_claims(tmp_path, CARDS) as started:
         yield started
 
 
-async def test_a_pod_gets_one_of_the_cards_that_we_list(cluster: ClaimsCluster) -> None:
+async def test_a_pod_gets_one_of_the_cards_that_we_list(cluster: RealClaims) -> None:
     async with cluster.controller():
         await cluster.client.create(PODS, a_claiming_pod("p", 6000, cores=30))
         await cluster.until_bound(1)
@@ -59,7 +59,7 @@ async def test_a_pod_gets_one_of_the_cards_that_we_list(cluster: ClaimsCluster) 
         await until(none_left, what="its claim is gone")
 
 
-async def check_that_nobody_resizes(cluster: ClaimsCluster, claim: DeviceClaim) -> None:
+async def check_that_nobody_resizes(cluster: RealClaims, claim: DeviceClaim) -> None:
     """A running pod keeps what it was allocated: not even whoever may write all can change it."""
     stored = await cluster.client.get_object(RESOURCE_CLAIMS, claim.name, namespace="default")
     more, given = copy.deepcopy(stored), copy.deepcopy(stored)
@@ -74,7 +74,7 @@ async def check_that_nobody_resizes(cluster: ClaimsCluster, claim: DeviceClaim) 
 
 
 async def test_an_open_claim_leaves_out_thousands_of_cards_that_are_kept_for_others(
-    cluster: ClaimsCluster,
+    cluster: RealClaims,
 ) -> None:
     left = CARDS["n4"][2].uuid
     others = {card.uuid for cards in CARDS.values() for card in cards} - {left}

@@ -9,7 +9,7 @@ import pytest
 from kube.kinds import Kind
 from tests.support.claims import a_claiming_pod
 from tests.support.gpu import some_cards
-from tests.support.real_claims import ClaimsCluster, create_all, delete_pod, real_claims
+from tests.support.real_claims import RealClaims, create_all, delete_pod, real_claims
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -22,12 +22,12 @@ GATES: Final = "GenericWorkload=true,GangScheduling=true"
 POD_GROUPS: Final = Kind("scheduling.k8s.io/v1alpha2", "podgroups", "PodGroup", namespaced=True)
 
 
-async def bound(cluster: ClaimsCluster) -> Counter[str]:
+async def bound(cluster: RealClaims) -> Counter[str]:
     """Return how many pods of each gang are bound."""
     return Counter(name.partition("-")[0] for name in await cluster.bound())
 
 
-async def claimed(cluster: ClaimsCluster) -> Counter[str]:
+async def claimed(cluster: RealClaims) -> Counter[str]:
     """Return how many pods of each gang have a claim."""
     owners = [claim.owner for claim in await cluster.claims()]
     return Counter(owner.name.partition("-")[0] for owner in owners if owner is not None)

@@ -9,7 +9,7 @@ import pytest
 from kube.kinds import PDBS, Kind
 from tests.support.claims import a_claiming_pod
 from tests.support.gpu import some_cards
-from tests.support.real_claims import ClaimsCluster, create_all, delete_pod, real_claims
+from tests.support.real_claims import RealClaims, create_all, delete_pod, real_claims
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
@@ -21,7 +21,7 @@ CARDS = {name: some_cards(name, count=1, mib=24_000) for name in ("n1", "n2")}
 
 
 @pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[ClaimsCluster]:
+async def cluster(tmp_path: Path) -> AsyncIterator[RealClaims]:
     async with real_claims(tmp_path, CARDS) as started:
         for name, value, policy in (
             ("high", 1_000, "PreemptLowerPriority"),
@@ -38,7 +38,7 @@ def a_pod(name: str, mib: int = 20_000, *, app: str = "", **spec: Any) -> dict[s
     return pod
 
 
-async def leaving(cluster: ClaimsCluster) -> set[str]:
+async def leaving(cluster: RealClaims) -> set[str]:
     return {
         pod["metadata"]["name"]
         for pod in await cluster.pods()
@@ -46,14 +46,14 @@ async def leaving(cluster: ClaimsCluster) -> set[str]:
     }
 
 
-async def end_leaving(cluster: ClaimsCluster) -> None:
+async def end_leaving(cluster: RealClaims) -> None:
     """Remove the pods that were evicted, as kubelet does once their containers have ended."""
     for name in await leaving(cluster):
         await delete_pod(cluster.client, name)
 
 
 async def test_the_pod_of_lower_priority_leaves_and_nobody_takes_its_card(
-    cluster: ClaimsCluster,
+    cluster: RealClaims,
 ) -> None:
     async with cluster.controller():
         budget = {
@@ -67,7 +67,7 @@ async def test_the_pod_of_lower_priority_leaves_and_nobody_takes_its_card(
         await create_all(cluster.client, waiting)
 
         async def all_told() -> bool:
-            events = await cluster.all_events("WaitingForCard")
+            events = await cluster.events("WaitingForCard")
             told = {event["involvedObject"]["name"] for event in events}
             return {pod["metadata"]["name"] for pod in waiting} <= told
 
@@ -93,4 +93,4 @@ async def test_the_pod_of_lower_priority_leaves_and_nobody_takes_its_card(
         await until(is_bound, what="the pod of higher priority gets the card")
         assert set(await cluster.bound()) == {"guarded", "p"}
         assert await cluster.overbooked() == []
-        assert await cluster.events_of("free", "Preempted")
+        assert await cluster.events("Preempted", pod="free")

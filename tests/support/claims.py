@@ -5,6 +5,7 @@ import hashlib
 import secrets
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
@@ -21,8 +22,10 @@ from fracgpu.request.need import ContainerNeed, PodNeed
 from fracgpu.state.allocation import Assignment, PodRecord
 from fracgpu.units import Mib
 from kube.client import KubeClient
-from kube.kinds import RESOURCE_SLICES
+from kube.kinds import EVENTS, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
+from kube.objects import decode_object
 from tests.support.gpu import Json, a_sharing_node, register
+from tests.support.waiting import until
 
 _SEAL: Final = Seal(key=b"of the tests")
 
@@ -143,6 +146,91 @@ def overbooked(claims: Iterable[DeviceClaim], mib: Mapping[tuple[str, str], int]
     return [f"{device}: {held}" for device, held in held_mib(claims).items() if held > mib[device]]
 
 
+@dataclass(slots=True, kw_only=True)
+class ClaimingCluster:
+    """A cluster whose own kube-scheduler allocates cards, real or simulated.
+
+    Attributes:
+        cards: those of each node.
+    """
+
+    client: KubeClient
+    cards: dict[str, Sequence[Card]] = field(default_factory=dict)
+
+    async def claims(self) -> list[DeviceClaim]:
+        listed = await self.client.list(RESOURCE_CLAIMS)
+        return [decode_claim(bytes(raw)) for raw in listed.items]
+
+    async def pods(self) -> list[Json]:
+        return [decode_object(raw) for raw in (await self.client.list(PODS)).items]
+
+    async def bound(self) -> dict[str, str]:
+        """Return the node of each bound pod."""
+        pods = await self.pods()
+        found = {pod["metadata"]["name"]: pod["spec"].get("nodeName") for pod in pods}
+        return {name: node for name, node in found.items() if node}
+
+    async def events(self, reason: str, *, pod: str = "") -> list[Json]:
+        """Return the Events of that reason, on one pod if it is named."""
+        listed = await self.client.list(EVENTS, namespace="default")
+        return [
+            event
+            for event in map(decode_object, listed.items)
+            if event["reason"] == reason and (not pod or event["involvedObject"].get("name") == pod)
+        ]
+
+    async def overbooked(self) -> list[str]:
+        """Return the devices of which more is allocated than there is."""
+        return overbooked(await self.claims(), sizes(self.cards))
+
+    async def until_bound(self, pods: int, *, limit_s: float = 60) -> None:
+        async def all_are() -> bool:
+            return len(await self.bound()) == pods
+
+        await until(all_are, what=f"{pods} pods bound", limit_s=limit_s)
+
+
+def a_granted_pod(
+    name: str,
+    need: PodNeed,
+    *,
+    inits: Sequence[str] = (),
+    annotations: Mapping[str, str] | None = None,
+    claim: str = "",
+    cpu: str = "",
+    **spec: Any,
+) -> Json:
+    """Return a pod as the webhook leaves one that was granted *need* in this wiring."""
+    requests = {"requests": {"cpu": cpu}} if cpu else {}
+
+    def container(one: str) -> Json:
+        claims = [{"name": names.POD_CLAIM, "request": one}]
+        return {
+            "name": one,
+            "image": "registry.example/train:1",
+            "resources": {"claims": claims, **requests},
+        }
+
+    cores = ", ".join(f"{one.name}={one.cores}" for one in need.containers if one.cores)
+    return {
+        "metadata": {
+            "name": name,
+            "namespace": "default",
+            "annotations": {
+                **({names.CORES: cores} if cores else {}),
+                **(annotations or {}),
+                names.GRANTED: granted(need),
+            },
+        },
+        "spec": {
+            "containers": [container(one.name) for one in need.containers if one.name not in inits],
+            **({"initContainers": [container(one) for one in inits]} if inits else {}),
+            "resourceClaims": [a_claim_entry(claim)],
+            **spec,
+        },
+    }
+
+
 def a_claiming_pod(  # noqa: PLR0913 - what a test may choose, each with a default
     name: str,
     mib: int = 1000,
@@ -155,35 +243,21 @@ def a_claiming_pod(  # noqa: PLR0913 - what a test may choose, each with a defau
     cpu: str = "10m",
     **spec: Any,
 ) -> Json:
-    """Return a pod as the webhook leaves it in this wiring."""
+    """Return a pod of one container as the webhook leaves it in this wiring."""
     need = ContainerNeed(
         name="train", cards=cards, mib=Mib(mib), cores=cores, limit_mib=Mib(limit_mib) or None
     )
-    return {
-        "metadata": {
-            "name": name,
-            "namespace": "default",
-            "annotations": {
-                names.MEMORY: f"{mib}Mi",
-                names.CARDS: str(cards),
-                **({names.CORES: str(cores)} if cores else {}),
-                **({names.MEMORY_LIMIT: f"{limit_mib}Mi"} if limit_mib else {}),
-                **(annotations or {}),
-                names.GRANTED: granted(PodNeed(containers=(need,))),
-            },
-        },
-        "spec": {
-            "containers": [
-                {
-                    "name": "train",
-                    "image": "registry.example/train:1",
-                    "resources": {
-                        "claims": [{"name": names.POD_CLAIM, "request": "train"}],
-                        "requests": {"cpu": cpu},
-                    },
-                }
-            ],
-            "resourceClaims": [a_claim_entry(claim)],
-            **spec,
-        },
+    asked = {
+        names.MEMORY: f"{mib}Mi",
+        names.CARDS: str(cards),
+        **({names.CORES: str(cores)} if cores else {}),
+        **({names.MEMORY_LIMIT: f"{limit_mib}Mi"} if limit_mib else {}),
     }
+    return a_granted_pod(
+        name,
+        PodNeed(containers=(need,)),
+        annotations={**asked, **(annotations or {})},
+        claim=claim,
+        cpu=cpu,
+        **spec,
+    )

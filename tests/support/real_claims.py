@@ -8,13 +8,11 @@ from pathlib import Path
 from typing import Final
 
 from fracgpu.cards.card import Card
-from fracgpu.device_claims.claim import DeviceClaim, decode_claim
 from kube.access import connect_to
 from kube.client import KubeClient
-from kube.kinds import EVENTS, PODS, RESOURCE_CLAIMS
-from kube.objects import decode_object
+from kube.kinds import PODS
 from simulator.envtest.control_plane import ControlPlane
-from tests.support.claims import a_claiming_node, overbooked, publish, sizes
+from tests.support.claims import ClaimingCluster, a_claiming_node, publish
 from tests.support.claims_wiring import install_claims
 from tests.support.gpu import Json
 from tests.support.real_apiserver import (
@@ -23,53 +21,17 @@ from tests.support.real_apiserver import (
     start_stock_scheduler,
 )
 from tests.support.roles import Roles, running_roles
-from tests.support.waiting import until
 
 _AT_ONCE: Final = 32
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimsCluster:
-    """The control plane, and what the tests ask of it."""
+@dataclass(slots=True, kw_only=True)
+class RealClaims(ClaimingCluster):
+    """The control plane, and our role beside it."""
 
     api: ControlPlane
-    client: KubeClient
     kubeconfig: Path
     workdir: Path
-    cards: Mapping[str, Sequence[Card]]
-
-    async def claims(self) -> list[DeviceClaim]:
-        listing = await self.client.list(RESOURCE_CLAIMS)
-        return [decode_claim(bytes(raw)) for raw in listing.items]
-
-    async def pods(self) -> list[Json]:
-        return [decode_object(raw) for raw in (await self.client.list(PODS)).items]
-
-    async def bound(self) -> dict[str, str]:
-        """Return the node of each bound pod."""
-        found = (
-            (pod["metadata"]["name"], pod["spec"].get("nodeName")) for pod in await self.pods()
-        )
-        return {name: node for name, node in found if node}
-
-    async def all_events(self, reason: str) -> list[Json]:
-        listing = await self.client.list(EVENTS, namespace="default")
-        events: list[Json] = [decode_object(raw) for raw in listing.items]
-        return [event for event in events if event["reason"] == reason]
-
-    async def events_of(self, pod: str, reason: str) -> list[Json]:
-        events = await self.all_events(reason)
-        return [event for event in events if event["involvedObject"].get("name") == pod]
-
-    async def overbooked(self) -> list[str]:
-        """Return the devices of which more is allocated than there is."""
-        return overbooked(await self.claims(), sizes(self.cards))
-
-    async def until_bound(self, pods: int, *, limit_s: float = 60) -> None:
-        async def all_are() -> bool:
-            return len(await self.bound()) == pods
-
-        await until(all_are, what=f"{pods} pods bound", limit_s=limit_s)
 
     @asynccontextmanager
     async def controller(
@@ -96,7 +58,7 @@ async def real_claims(
     flags: Mapping[str, str | None] | None = None,
     users: Mapping[str, str] | None = None,
     gates: str = "",
-) -> AsyncIterator[ClaimsCluster]:
+) -> AsyncIterator[RealClaims]:
     """Start a control plane with the cluster's own kube-scheduler, or skip the test.
 
     Args:
@@ -120,12 +82,12 @@ async def real_claims(
         await api.start_controller_manager(
             WITHOUT_NODES, "--kube-api-qps=300", "--kube-api-burst=300"
         )
-        cluster = ClaimsCluster(
+        cluster = RealClaims(
             api=api,
             client=client,
             kubeconfig=api.kubeconfig(workdir / "admin.kubeconfig"),
             workdir=workdir,
-            cards=cards,
+            cards=dict(cards),
         )
         await start_stock_scheduler(api, cluster.kubeconfig, gates=gates, qps=1000, burst=1000)
         yield cluster

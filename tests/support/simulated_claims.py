@@ -1,19 +1,15 @@
 """A simulated cluster with the wiring by claims: its own kube-scheduler, and our claims."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from fracgpu import names
 from fracgpu.cards.card import Card
-from fracgpu.device_claims.claim import DeviceClaim, decode_claim
-from fracgpu.request.need import PodNeed
 from kube.client import KubeClient
-from kube.kinds import EVENTS, PODS, RESOURCE_CLAIMS
-from kube.objects import decode_object
+from kube.kinds import PODS
 from process.clock import SystemClock
 from process.lifecycle import run_until_stopped
 from scheduler.service import build
@@ -22,54 +18,22 @@ from simulator.controllers.manager import run_controllers
 from simulator.envtest.ports import free_ports
 from simulator.scheduler.scheduler import KubeScheduler
 from tests.support.claims import (
-    a_claim_entry,
+    ClaimingCluster,
     a_claiming_node,
-    granted,
-    overbooked,
     publish,
-    sizes,
 )
 from tests.support.claims_wiring import install_claims
-from tests.support.objects import Json
 from tests.support.waiting import until
 
 LEASE_S = 3
 
 
-def a_granted_pod(name: str, need: PodNeed, *, inits: Sequence[str] = (), **spec: Any) -> Json:
-    """Return a pod as the webhook leaves one with several containers in this wiring."""
-
-    def container(one: str) -> Json:
-        claims = [{"name": names.POD_CLAIM, "request": one}]
-        return {"name": one, "image": "registry.example/app:1", "resources": {"claims": claims}}
-
-    cores = ", ".join(f"{one.name}={one.cores}" for one in need.containers if one.cores)
-    return {
-        "metadata": {
-            "name": name,
-            "namespace": "default",
-            "annotations": {
-                **({names.CORES: cores} if cores else {}),
-                names.GRANTED: granted(need),
-            },
-        },
-        "spec": {
-            "containers": [container(one.name) for one in need.containers if one.name not in inits],
-            "initContainers": [container(one) for one in inits],
-            "resourceClaims": [a_claim_entry()],
-            **spec,
-        },
-    }
-
-
 @dataclass(slots=True, kw_only=True)
-class ClaimsWorld:
-    """The simulated cluster, and what tests ask of it."""
+class SimulatedClaims(ClaimingCluster):
+    """The simulated cluster, and our role beside it."""
 
-    kube: KubeClient
     kubeconfig: Path
     group: asyncio.TaskGroup
-    cards: dict[str, Sequence[Card]] = field(default_factory=dict)
     leaders: dict[str, "asyncio.Task[None]"] = field(default_factory=dict)
     extender_port: int = 0
 
@@ -108,44 +72,14 @@ class ClaimsWorld:
 
     async def add_node(self, name: str, cards: Sequence[Card]) -> None:
         """Register a node without kubelet or agent, and its slice."""
-        await publish(self.kube, a_claiming_node(name, cards), cards)
+        await publish(self.client, a_claiming_node(name, cards), cards)
         self.cards[name] = cards
-
-    async def claims(self) -> list[DeviceClaim]:
-        listed = await self.kube.list(RESOURCE_CLAIMS)
-        return [decode_claim(bytes(raw)) for raw in listed.items]
-
-    async def pods(self) -> Mapping[str, Json]:
-        found = [decode_object(bytes(raw)) for raw in (await self.kube.list(PODS)).items]
-        return {pod["metadata"]["name"]: pod for pod in found}
-
-    async def bound(self) -> Mapping[str, str]:
-        found = {name: pod["spec"].get("nodeName") for name, pod in (await self.pods()).items()}
-        return {name: node for name, node in found.items() if node}
-
-    async def overbooked(self) -> list[str]:
-        """Return the cards of which more is allocated than there is."""
-        return overbooked(await self.claims(), sizes(self.cards))
-
-    async def events(self, pod: str, reason: str) -> list[Json]:
-        listed = await self.kube.list(EVENTS, namespace="default")
-        found: list[Json] = [decode_object(bytes(raw)) for raw in listed.items]
-        return [
-            event
-            for event in found
-            if event["reason"] == reason and event["involvedObject"].get("name") == pod
-        ]
-
-    async def until_bound(self, count: int, *, limit_s: float = 60) -> None:
-        async def are() -> bool:
-            return len(await self.bound()) == count
-
-        await until(are, what=f"{count} pods are bound", limit_s=limit_s)
 
     async def delete_all(self) -> None:
         """Delete all pods, and wait until no claim is left."""
-        for name in await self.pods():
-            await self.kube.delete(PODS, name, namespace="default", grace_s=0)
+        for pod in await self.pods():
+            name = pod["metadata"]["name"]
+            await self.client.delete(PODS, name, namespace="default", grace_s=0)
 
         async def none_left() -> bool:
             return not await self.claims()
@@ -156,7 +90,7 @@ class ClaimsWorld:
 @asynccontextmanager
 async def a_claims_world(
     kube: KubeClient, kubeconfig: Path, *, wiring: str = "claims"
-) -> AsyncIterator[ClaimsWorld]:
+) -> AsyncIterator[SimulatedClaims]:
     """Run the controllers and kube-scheduler of a cluster with what the chart installs.
 
     Where the *wiring* is both, a kube-scheduler of ours runs as well, which asks the extender.
@@ -174,7 +108,7 @@ async def a_claims_world(
         ]
         if "+" in wiring:
             running.append(group.create_task(ours.run(), name="our kube-scheduler"))
-        world = ClaimsWorld(kube=kube, kubeconfig=kubeconfig, group=group, extender_port=port)
+        world = SimulatedClaims(client=kube, kubeconfig=kubeconfig, group=group, extender_port=port)
         try:
             yield world
         finally:
