@@ -79,7 +79,6 @@ async def an_agent(
     folder: Path,
     library: Path,
     *values: Values,
-    load_report_s: float = 60.0,
 ) -> AsyncIterator[Agent]:
     kubeconfig = api.kubeconfig(folder / "kubeconfig")
     said: dict[str, object] = {"driver": "580.65.06", "cards": 2, **a_card(0), **a_card(1)}
@@ -110,7 +109,6 @@ async def an_agent(
             *(f"--proc-root={node.folders.proc}", f"--dev-root={folder}/dev"),
             *("--injection=cdi", f"--host-dir={node.folders.host}"),
             f"--nri-socket={node.folders.nri_socket}",
-            f"--load-report-s={load_report_s}",
             *("--survey-period-s=0.5", "--collect-period-s=0.5", "--drain-timeout-s=0.5"),
         ]
         async with running_roles(

@@ -95,9 +95,9 @@ class AmdgpuTree:
         self.compute_node(kfd_node if kfd_node is not None else index + 2, render, compute_units)
         return folder
 
-    def nvidia(self, *, address: str = "0000:17:00.0", kind: str = "0x030200") -> None:
+    def nvidia(self, *, kind: str = "0x030200") -> None:
         """Add a card of NVIDIA's, as PCI shows it."""
-        folder = self.sys / "bus/pci/devices" / address
+        folder = self.sys / "bus/pci/devices/0000:17:00.0"
         folder.mkdir()
         (folder / "vendor").write_text("0x10de\n")
         (folder / "class").write_text(f"{kind}\n")
@@ -169,12 +169,11 @@ def open_card(
     mib: int | None = 0,
     gfx_ns: int | None = None,
     compute_ns: int | None = None,
-    address: str = "",
 ) -> tuple[str, str]:
     """Return an open file of a card, with its fdinfo as the driver writes it."""
     lines = {
         "drm-driver": "amdgpu",
-        "drm-pdev": address or f"0000:{0x0C + 0x10 * index:02x}:00.0",
+        "drm-pdev": f"0000:{0x0C + 0x10 * index:02x}:00.0",
         "drm-client-id": str(client),
         "drm-memory-vram": None if mib is None else f"{1024 * mib} KiB",
         "drm-memory-gtt": "2048 KiB",

@@ -58,9 +58,9 @@ class VirtualClock(Clock):
         self._elapsed_s = target_s
         await self._settle()
 
-    async def wait_for_sleepers(self, count: int, *, limit_s: float = 60.0) -> None:
+    async def wait_for_sleepers(self, count: int) -> None:
         """Wait in real time until at least *count* sleep, so that all other work has settled."""
-        async with asyncio.timeout(limit_s):
+        async with asyncio.timeout(60):
             while self.sleeping < count:  # noqa: ASYNC110 - sleepers do not signal us
                 await asyncio.sleep(0.001)
 

@@ -18,6 +18,7 @@ import aiohttp
 _NAMES: Final = ("chromium", "chromium-browser", "google-chrome")
 _START_LIMIT_S: Final = 60.0
 _CALL_LIMIT_S: Final = 60.0
+_WAIT_LIMIT_S: Final = 30.0
 _POLL_S: Final = 0.05
 _MOST_BYTES: Final = 256 * 1024 * 1024
 _FLAGS: Final = (
@@ -112,14 +113,14 @@ class Tab:
             raise BrowserError(f"{expression}: {thrown or response['exceptionDetails']['text']}")
         return response["result"].get("value")
 
-    async def wait_for(self, expression: str, *, limit_s: float = 30.0) -> Any:
+    async def wait_for(self, expression: str) -> Any:
         """Return the first true value of an expression; an object has no value here.
 
         Raises:
-            BrowserError: there was none in *limit_s* seconds.
+            BrowserError: there was none in half a minute.
         """
         try:
-            async with asyncio.timeout(limit_s):
+            async with asyncio.timeout(_WAIT_LIMIT_S):
                 while not (value := await self.evaluate(expression)):  # noqa: ASYNC110 - no event
                     await asyncio.sleep(_POLL_S)
         except TimeoutError:

@@ -99,9 +99,9 @@ def an_allocated_claim(
     return allocated(body, cards, node=node, pod=pod)
 
 
-def a_claiming_node(name: str, cards: Sequence[Card], *, cpu: str = "64") -> Json:
+def a_claiming_node(name: str, cards: Sequence[Card]) -> Json:
     """Return a node whose cards no kubelet counts, as the agent leaves it in this wiring."""
-    node = a_sharing_node(name, cards=cards, cpu=cpu)
+    node = a_sharing_node(name, cards=cards)
     amounts = node["status"]["allocatable"]
     left = {key: value for key, value in amounts.items() if not key.startswith(names.PREFIX)}
     node["status"] |= {"capacity": left, "allocatable": left}

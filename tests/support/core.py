@@ -83,7 +83,6 @@ def a_record(
     assignment: Assignment | None = None,
     live: bool = True,
     containers: tuple[ContainerSpec, ...] = (),
-    resource_version: str = "1",
 ) -> PodRecord:
     return PodRecord(
         uid=uid,
@@ -91,7 +90,7 @@ def a_record(
         name=f"pod-{uid}",
         node=node,
         live=live,
-        resource_version=resource_version,
+        resource_version="1",
         containers=containers or (ContainerSpec(name="main"),),
         assignment=assignment,
     )

@@ -47,8 +47,8 @@ def helm_or_skip() -> Path:
     return Path(found)
 
 
-def helm(*words: str, values: Mapping[str, Any] | None = None, home: Path | None = None) -> Done:
-    """Run helm with *values* on its standard input; *home* keeps its caches."""
+def helm(*words: str, values: Mapping[str, Any] | None = None) -> Done:
+    """Run helm with *values* on its standard input."""
     given = ["--values=-"] if values is not None else []
     done = subprocess.run(  # noqa: S603 - the helm of the developer's choice
         [str(helm_or_skip()), *words, *given],
@@ -57,7 +57,6 @@ def helm(*words: str, values: Mapping[str, Any] | None = None, home: Path | None
         text=True,
         check=False,
         timeout=_LIMIT_S,
-        env={**os.environ, **({"HELM_CACHE_HOME": str(home)} if home else {})},
     )
     return Done(ok=done.returncode == 0, out=done.stdout, error=done.stderr)
 

@@ -486,15 +486,13 @@ class SurgeCluster:
         await until(made, what="the ReplicaSet makes a replacement")
         return found[0]
 
-    async def wait_owned(self, name: str = "pod-a", *, owned: bool = True) -> None:
-        async def is_so() -> bool:
-            return (
-                (await self.pod(name)).owner is not None
-                if owned
-                else ((await self.pod(name)).owner is None)
-            )
+    async def wait_owned(self, *, owned: bool = True) -> None:
+        """Wait until pod-a has an owner, or has none."""
 
-        await until(is_so, what=f"{name} owned: {owned}")
+        async def is_so() -> bool:
+            return ((await self.pod()).owner is not None) is owned
+
+        await until(is_so, what=f"pod-a owned: {owned}")
 
     async def wait_gone(self, name: str) -> None:
         """Wait until a pod is terminating, then end it as its kubelet does."""

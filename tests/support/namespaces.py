@@ -129,7 +129,7 @@ async def own_mounts(workdir: Path, over: Mapping[str, Path]) -> AsyncIterator[O
         await holder.kill()
 
 
-async def run_in(mounts: OwnMounts, words: Sequence[str | Path], *, limit_s: float = 120) -> str:
+async def run_in(mounts: OwnMounts, words: Sequence[str | Path]) -> str:
     """Run a program with *mounts* to its end and return its output.
 
     Raises:
@@ -141,6 +141,6 @@ async def run_in(mounts: OwnMounts, words: Sequence[str | Path], *, limit_s: flo
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
-    out, _ = await output_of(process, limit_s=limit_s)
+    out, _ = await output_of(process, limit_s=120)
     assert process.returncode == 0, f"{words}: {out.decode(errors='replace')[-2000:]}"
     return out.decode(errors="replace")

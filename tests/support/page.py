@@ -59,14 +59,14 @@ class PodShelf:
 class PageCluster:
     """A cluster whose events reach cache and board as in the running extender."""
 
-    def __init__(self, clock: Clock | None = None, *, epoch: str = "e1") -> None:
+    def __init__(self, clock: Clock | None = None) -> None:
         self.clock = clock or VirtualClock()
         self.strategy = Strategy.PACK
         self.core = SchedulerCore(strategy=lambda: self.strategy, clock=self.clock)
         self.answers = FilterAnswers(self.clock)
         self.facts = PageFacts(leader="replica-a", strategy=Strategy.PACK, hot_ratio=0.8)
         self.board = Board(
-            self.core, self.answers, facts=lambda: self.facts, clock=self.clock, epoch=epoch
+            self.core, self.answers, facts=lambda: self.facts, clock=self.clock, epoch="e1"
         )
         self.shelf = PodShelf()
         self.explainer = Explainer(

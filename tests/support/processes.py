@@ -74,14 +74,14 @@ class Child:
         if self._process is not None and self._process.returncode is None:
             self._process.send_signal(number)
 
-    async def wait_end(self, *, limit_s: float = 60.0) -> int:
+    async def wait_end(self) -> int:
         """Wait until the process has ended by itself, and return its exit code.
 
         Raises:
             TimeoutError: it took longer.
         """
         assert self._process is not None, f"{self.command[0]} was not started"
-        async with asyncio.timeout(limit_s):
+        async with asyncio.timeout(60):
             return await self._process.wait()
 
     async def end(self, how: signal.Signals = signal.SIGTERM) -> None:

@@ -34,14 +34,12 @@ class RealClaims(ClaimingCluster):
     workdir: Path
 
     @asynccontextmanager
-    async def controller(
-        self, *, name: str = "scheduler", kubeconfig: Path | None = None
-    ) -> AsyncIterator[Roles]:
+    async def controller(self, *, kubeconfig: Path | None = None) -> AsyncIterator[Roles]:
         """Run our scheduler role, which makes the claims."""
-        log_dir = self.workdir / name
+        log_dir = self.workdir / "scheduler"
         log_dir.mkdir(exist_ok=True)
         async with running_roles(
-            {"scheduler": [f"--identity={name}"]},
+            {"scheduler": ["--identity=scheduler"]},
             kubeconfig=kubeconfig or self.kubeconfig,
             log_dir=log_dir,
         ) as roles:

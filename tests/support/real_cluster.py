@@ -132,10 +132,8 @@ class RealCluster:
             description = await self.describe(namespace)
             raise AssertionError(f"{error}: {count}\n{description}") from None
 
-    async def wait_pod(
-        self, name: str, *, namespace: str = "default", phase: str = "Running", limit_s: float = 120
-    ) -> Json:
-        """Wait until a pod is in *phase*, and return it.
+    async def wait_pod(self, name: str, *, phase: str = "Running") -> Json:
+        """Wait until a pod of the namespace default is in *phase*, and return it.
 
         Raises:
             AssertionError: it took longer, or the pod has failed meanwhile.
@@ -144,14 +142,14 @@ class RealCluster:
 
         async def there() -> bool:
             pod.clear()
-            pod.update(await self.client.get_object(PODS, name, namespace=namespace))
+            pod.update(await self.client.get_object(PODS, name, namespace="default"))
             assert phase == "Failed" or pod["status"].get("phase") != "Failed", state_of(pod)
             return bool(pod["status"].get("phase") == phase)
 
         try:
-            await until(there, what=f"the pod {name} is {phase}", limit_s=limit_s)
+            await until(there, what=f"the pod {name} is {phase}", limit_s=120)
         except AssertionError as error:
-            raise AssertionError(f"{error}: {await self.describe(namespace)}") from None
+            raise AssertionError(f"{error}: {await self.describe('default')}") from None
         return pod
 
     async def pods(self, namespace: str, *, app: str = "") -> list[Json]:
@@ -206,7 +204,6 @@ class RealCluster:
 async def a_real_cluster(
     *,
     images: Iterable[Path] = (),
-    api_flags: Mapping[str, str] | None = None,
     handlers: Mapping[str, Path] | None = None,
 ) -> AsyncIterator[RealCluster]:
     """Start a cluster of one node, or skip the test with what this machine lacks.
@@ -214,7 +211,6 @@ async def a_real_cluster(
     Args:
         images: archives of the node's images, besides busybox; built before, because nothing
             can be fetched from inside.
-        api_flags: further flags of kube-apiserver, without dashes.
         handlers: programs as runc, by the name that a RuntimeClass has for each.
     """
     runtime = cluster_runtime_or_skip()
@@ -226,7 +222,7 @@ async def a_real_cluster(
         root = Path(folder)
         stack.enter_context(own_network(ADDRESS))
         _make_folders(root)
-        api = await stack.enter_async_context(_control_plane(root, api_flags or {}))
+        api = await stack.enter_async_context(_control_plane(root))
         client = await stack.enter_async_context(
             connect_to(api.url, token=api.token, ca_file=api.ca_file)
         )
@@ -269,7 +265,7 @@ def _make_folders(root: Path) -> None:
 
 
 @asynccontextmanager
-async def _control_plane(root: Path, flags: Mapping[str, str]) -> AsyncIterator[ControlPlane]:
+async def _control_plane(root: Path) -> AsyncIterator[ControlPlane]:
     """Start the control plane as in real clusters: with all its admission plugins."""
     now, life = SystemClock().now(), timedelta(days=1)
     ca = make_ca(name="test CA", now=now, life=life)
@@ -295,7 +291,6 @@ async def _control_plane(root: Path, flags: Mapping[str, str]) -> AsyncIterator[
         "kubelet-client-certificate": str(root / "caller.crt"),
         "kubelet-client-key": str(root / "caller.key"),
         "kubelet-preferred-address-types": "InternalIP",
-        **flags,
     }
     users = {_KUBELET: "system:nodes", _PROXY: "system:node-proxiers"}
     assets = find_assets(os.environ[ASSETS_ENV])

@@ -420,11 +420,11 @@ class MovingCluster:
             raise AssertionError("\n".join([f"{error}: {found}", *tails])) from None
         return found[0]
 
-    async def wait_leader(self, name: str, *, limit_s: float = 60) -> None:
+    async def wait_leader(self, name: str) -> None:
         async def leads() -> bool:
             return await self.leader() == name
 
-        await until(leads, what=f"{name} leads", limit_s=limit_s)
+        await until(leads, what=f"{name} leads")
 
     async def wait_sprung(self, replica: Replica, *, limit_s: float = 60) -> None:
         """Wait until what was set at the replica's gate has happened."""

@@ -150,14 +150,12 @@ def a_container(name: str, *, mib: int, slots: int, stay: bool = True) -> Json:
     }
 
 
-def a_real_pod(
-    containers: Sequence[Json], *, reports: Path, inits: Sequence[Json] = (), name: str = ""
-) -> Json:
+def a_real_pod(containers: Sequence[Json], *, reports: Path, inits: Sequence[Json] = ()) -> Json:
     """Return a pod of *containers* that needs no network of its own and ends quickly."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": name or f"train-{next(_names)}", "namespace": "default"},
+        "metadata": {"name": f"train-{next(_names)}", "namespace": "default"},
         "spec": {
             "schedulerName": "by-the-test",
             "hostNetwork": True,
@@ -207,19 +205,17 @@ class RealNode:
         await self.kubelet.kill()
         await self.kubelet.start()
 
-    async def restart_containerd(self, *, cdi: bool | None = None, nri: bool | None = None) -> None:
+    async def restart_containerd(self, *, cdi: bool | None = None) -> None:
         """Kill containerd and start it again; its containers live on.
 
         Args:
             cdi: whether it reads CDI specs from now on; None leaves it as it is.
-            nri: whether it has NRI on from now on; None leaves it as it is.
         """
         await self.containerd.kill()
-        config = self.root / "containerd.toml"
-        for key, value in (("enable_cdi", cdi), ("disable", None if nri is None else not nri)):
-            if value is not None:
-                was, now = (f"  {key} = {str(each).lower()}" for each in (not value, value))
-                config.write_text(config.read_text().replace(was, now))
+        if cdi is not None:
+            config = self.root / "containerd.toml"
+            was, now = (f"  enable_cdi = {str(each).lower()}" for each in (not cdi, cdi))
+            config.write_text(config.read_text().replace(was, now))
         self.containerd_socket.unlink(missing_ok=True)
         await self.containerd.start()
         await self.containerd.wait_socket(self.containerd_socket)

@@ -60,9 +60,8 @@ def a_piece(
     pods: Mapping[str, tuple[str, float]],
     rest: Mapping[str, float] | None = None,
     frames: int,
-    step_s: float = 60,
 ) -> Piece:
-    """Return a piece in which every pod draws the same all the time; shares are 0..1."""
+    """Return a piece of minutes in which every pod draws the same all the time; shares are 0..1."""
     uuid = {name: CardUuid(f"GPU-{name}") for name in cards}
     busy = {uuid[name]: (rest or {}).get(name, 0.0) for name in cards}
     for card, use in pods.values():
@@ -86,7 +85,7 @@ def a_piece(
         },
         frames=tuple(
             Frame(
-                at=start + timedelta(seconds=step_s * number),
+                at=start + timedelta(minutes=number),
                 busy=busy,
                 uses={f"uid-{pod}": {uuid[card]: use} for pod, (card, use) in pods.items()},
             )

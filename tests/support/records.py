@@ -1,5 +1,6 @@
 """Builds records of moves as the rebalancer keeps them."""
 
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -17,17 +18,14 @@ def a_record(
     *,
     move: Move | None = None,
     now: datetime = NOON,
-    dry_run: bool = False,
     created: datetime | None = None,
     **status: Any,
 ) -> MoveRecord:
     """Return a record that came to a phase at once; by default of ``a_move()``."""
     spec = spec_of(move or a_move(), a_disruption_state(), policy=ACTIVE, now=now)
-    record = new_record(spec, now=now, dry_run=dry_run)
+    record = new_record(spec, now=now, dry_run=False)
     metadata = msgspec.structs.replace(record.object.metadata, creation_timestamp=created)
-    stored = MoveRecord(
-        object=msgspec.structs.replace(record.object, metadata=metadata), dry_run=dry_run
-    )
+    stored = replace(record, object=msgspec.structs.replace(record.object, metadata=metadata))
     if phase is not MovePhase.PLANNED:
         passed = (*stored.status.transitions, Transition(phase=phase, at=now))
         stored = stored.with_status(phase=phase, transitions=passed)

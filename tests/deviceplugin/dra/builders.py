@@ -94,10 +94,10 @@ def a_claim(
     return allocated(body, chosen, node=NODE, pod=record(pod))
 
 
-def a_users_claim(pod: Json, *, name: str = "mine", uid: str = UID, mib: int = 3000) -> Json:
+def a_users_claim(pod: Json, *, name: str = "mine", uid: str = UID) -> Json:
     """Return a claim that a user made for a class of ours, with two requests of one card each."""
     request = {"deviceClassName": names.DEVICE_CLASS}
-    device = {"driver": names.DRA_DRIVER, "pool": NODE, "consumedCapacity": {"memory": f"{mib}Mi"}}
+    device = {"driver": names.DRA_DRIVER, "pool": NODE, "consumedCapacity": {"memory": "3000Mi"}}
     user = {"resource": "pods", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
     return {
         "metadata": {"name": name, "namespace": "ml", "uid": uid},

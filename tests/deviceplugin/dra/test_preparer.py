@@ -86,8 +86,8 @@ class Rig:
             found[device["name"]] = device["containerEdits"]
         return found
 
-    def env(self, request: str, uid: str = UID) -> dict[str, str]:
-        lines = self.specs()[f"{uid}_{request}"]["env"]
+    def env(self, request: str) -> dict[str, str]:
+        lines = self.specs()[f"{UID}_{request}"]["env"]
         return dict(line.split("=", 1) for line in lines)
 
     async def refusal(self, claim: ClaimName | None = None) -> str:

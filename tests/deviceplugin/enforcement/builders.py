@@ -1,6 +1,5 @@
 """Limiters over a model of the driver, and containers with cgroups in it."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,7 +7,6 @@ from deviceplugin.enforcement.driver import DriverEnforcer
 from deviceplugin.enforcement.gate import PROOF_PATH, Gate
 from deviceplugin.enforcement.limiter import Limiter
 from deviceplugin.nri.interface import Container, ContainerState, Mount
-from fracgpu.cards.card import Card
 from fracgpu.state.pod_info import PodInfo
 from tests.deviceplugin.builders import a_card, facts
 from tests.fakes.driver_limits import DriverModel
@@ -33,7 +31,7 @@ class LimitedNode:
         return {file.name for file in self.gates.iterdir() if file.stat().st_size}
 
 
-def a_limited_node(folder: Path, *, cards: Sequence[Card] = TWO) -> LimitedNode:
+def a_limited_node(folder: Path) -> LimitedNode:
     """Return a node whose cgroups are version 2 at ``folder/cgroup``."""
     root, gates = folder / "cgroup", folder / "gates"
     root.mkdir()
@@ -41,7 +39,7 @@ def a_limited_node(folder: Path, *, cards: Sequence[Card] = TWO) -> LimitedNode:
     driver = DriverModel(root=str(root))
     limiter = Limiter(
         (DriverEnforcer(driver, root),),
-        cards=lambda: {card.uuid: facts(card) for card in cards},
+        cards=lambda: {card.uuid: facts(card) for card in TWO},
         gate=Gate(folder / "fracgpu-verify", gates, problem=lambda: None),
         root=root,
     )
@@ -49,22 +47,17 @@ def a_limited_node(folder: Path, *, cards: Sequence[Card] = TWO) -> LimitedNode:
 
 
 def a_limited_container(
-    pod: PodInfo,
-    name: str = "train",
-    *,
-    container_id: str = "",
-    state: ContainerState = ContainerState.RUNNING,
-    held_back: bool = True,
+    pod: PodInfo, *, container_id: str = "", held_back: bool = True
 ) -> Container:
-    """Return a container of *pod* whose gate is mounted, with a cgroup of its own."""
+    """Return the container of *pod* as it runs, its gate mounted, with a cgroup of its own."""
     uid = pod.record.uid
-    container_id = container_id or f"{uid}-{name}"
+    container_id = container_id or f"{uid}-train"
     gate = [Mount(destination=PROOF_PATH, source="/host")] if held_back else []
     return Container(
         id=container_id,
         sandbox_id=f"sandbox-{uid}",
-        name=name,
-        state=state,
+        name="train",
+        state=ContainerState.RUNNING,
         mounts=gate,
         cgroups_path=f"/kubepods/burstable/pod{uid}/{container_id}",
     )

@@ -36,8 +36,8 @@ def after(policy: RebalancerPolicy | None, *pieces: Piece) -> ReplayedWorld:
     return world
 
 
-def a_hot_card(frames: int = 180) -> Piece:
-    return a_piece(NOON, cards=("n1/0", "n2/0"), pods=HOT, frames=frames)
+def a_hot_card() -> Piece:
+    return a_piece(NOON, cards=("n1/0", "n2/0"), pods=HOT, frames=180)
 
 
 def test_without_a_policy_what_was_recorded_is_what_is_counted() -> None:

@@ -43,7 +43,6 @@ def called(
     *webhooks: Json,
     resource: Resource = PODS,
     subresource: str = "",
-    operation: Operation = Operation.CREATE,
     labels: Json | None = None,
 ) -> list[str]:
     """Return the names of the webhooks for a request of an object in namespace ml."""
@@ -60,7 +59,7 @@ def called(
             name="a",
             subresource=subresource,
         ),
-        operation=operation,
+        operation=Operation.CREATE,
         kind=(resource.group, resource.version, resource.kind),
         value={"metadata": {"name": "a", "labels": labels or {}}},
         before=None,

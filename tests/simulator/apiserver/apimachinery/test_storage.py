@@ -6,12 +6,12 @@ from simulator.apiserver.apimachinery.storage import CompactedError, Key, Store,
 from simulator.objects import Json
 
 
-def a_key(name: str = "a", namespace: str = "default") -> Key:
-    return Key("pods", namespace, name)
+def a_key(name: str) -> Key:
+    return Key("pods", "default", name)
 
 
-def an_object(name: str = "a", **parts: Json) -> Json:
-    return {"metadata": {"name": name}, **parts}
+def an_object(name: str) -> Json:
+    return {"metadata": {"name": name}}
 
 
 async def drained(subscription: Subscription) -> list[tuple[str, int]]:

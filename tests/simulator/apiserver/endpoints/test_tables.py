@@ -42,8 +42,8 @@ def row(columns: Sequence[Column], body: dict[str, Any]) -> dict[str, Any]:
     return {column.name: column.cell({"metadata": META, **body}, NOW) for column in columns}
 
 
-def shown(plural: str, body: dict[str, Any], *, group: str = "") -> dict[str, Any]:
-    resource = find(group, "v1", plural)
+def shown(plural: str, body: dict[str, Any]) -> dict[str, Any]:
+    resource = find("", "v1", plural)
     assert resource is not None
     return row(columns_of(resource), body)
 
