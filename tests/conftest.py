@@ -18,6 +18,7 @@ from simulator.apiserver.server import ApiServer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
 
     from kube.client import KubeClient
 
@@ -113,6 +114,12 @@ async def api() -> AsyncIterator[ApiServer]:
     """A fresh embedded API server on loopback."""
     async with ApiServer.start() as server:
         yield server
+
+
+@pytest.fixture
+def kubeconfig(api: ApiServer, tmp_path: Path) -> Path:
+    """A kubeconfig of ``api``."""
+    return api.kubeconfig(tmp_path / "kubeconfig")
 
 
 @pytest.fixture

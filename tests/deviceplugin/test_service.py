@@ -1,10 +1,9 @@
 """The node agent as a whole, between a simulated kubelet and the embedded API server."""
 
 import asyncio
-import json
 import os
 from collections.abc import AsyncIterator
-from dataclasses import replace
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,22 +17,25 @@ from deviceplugin.container.cdi import (
     device_name,
     qualified_name,
 )
+from deviceplugin.identity.node_pods import NodePods
 from fracgpu import names
-from fracgpu.cards.annotations import read_cards
-from fracgpu.cards.card import Health
-from fracgpu.k8s.quantity import integer_amount
+from fracgpu.state.pod_info import PodInfo
 from kube.client import KubeClient
+from kube.informer import Change
 from kube.kinds import EVENTS, NODES, PODS
 from kube.objects import decode_object
-from simulator.apiserver.server import ApiServer
-from tests.support.gpu import a_gpu_pod
+from simulator.cards.processes import SimulatedProcess
+from simulator.cards.simulated_cards import open_cards
+from tests.support.gpu import a_gpu_pod, some_cards
 from tests.support.node import Node, a_node
 from tests.support.waiting import until
 
+Json = dict[str, Any]
+
 
 @pytest.fixture
-async def node(api: ApiServer, kube: KubeClient, tmp_path: Path) -> AsyncIterator[Node]:
-    async with a_node(kube, api.kubeconfig(tmp_path / "kubeconfig")) as running:
+async def node(kubeconfig: Path, kube: KubeClient) -> AsyncIterator[Node]:
+    async with a_node(kube, kubeconfig) as running:
         yield running
 
 
@@ -63,26 +65,6 @@ async def test_a_pod_without_an_assignment_never_starts_and_its_events_say_why(
     )
 
     assert node.cards_of(pod) == ()
-
-
-async def test_a_sick_card_takes_no_container_until_it_is_well(node: Node) -> None:
-    unhealthy = replace(node.cards[1], health=Health.UNHEALTHY, health_reason="fell off the bus")
-    node.write_cards([node.cards[0], unhealthy, *node.cards[2:]])
-
-    async def reported() -> bool:
-        body = await node.client.get_object(NODES, node.name)
-        cards = read_cards(body["metadata"]["annotations"][names.NODE_CARDS])
-        memory = integer_amount(body["status"]["allocatable"][names.GPU_MEM])
-        return cards[1].health is Health.UNHEALTHY and memory == 3 * 24_000
-
-    await until(reported, what="the node shows the unhealthy card")
-    pod = await node.run_pod("patient", card=1)
-    await node.wait_message(pod, "unhealthy: fell off the bus")
-
-    node.write_cards(node.cards)
-    await node.wait_phase(pod, "Running")
-
-    assert node.cards_of(pod) == (node.uuid(1),)
 
 
 async def test_after_a_kill_everything_is_rebuilt_and_containers_restart_on_their_cards(
@@ -119,16 +101,21 @@ async def test_a_container_that_waits_for_its_start_survives_the_agents_death(no
     assert node.cards_of(waiting) == (node.uuid(0),)
 
 
-async def test_equal_init_only_pods_that_start_at_once_each_get_their_own_card(node: Node) -> None:
-    async def start(number: int) -> Any:
-        body = a_gpu_pod(f"init-{number}")
-        (app,) = body["spec"]["containers"]
-        body["spec"]["initContainers"] = [{**app, "name": "prepare"}]
-        body["spec"]["containers"] = [{"name": "main", "image": app["image"]}]
-        return await node.bind(body, prepare=[(number % 4, 1000)])
+async def an_init_only_pod(node: Node, name: str, *, card: int) -> Json:
+    """Return a pod whose init container alone has a slot."""
+    body = a_gpu_pod(name)
+    (app,) = body["spec"]["containers"]
+    body["spec"]["initContainers"] = [{**app, "name": "prepare"}]
+    body["spec"]["containers"] = [{"name": "main", "image": app["image"]}]
+    return await node.bind(body, prepare=[(card, 1000)])
 
+
+async def test_equal_init_only_pods_that_start_at_once_each_get_their_own_card(node: Node) -> None:
     async with asyncio.TaskGroup() as group:
-        starts = [group.create_task(start(number)) for number in range(8)]
+        starts = [
+            group.create_task(an_init_only_pod(node, f"init-{number}", card=number % 4))
+            for number in range(8)
+        ]
     pods = [start.result() for start in starts]
 
     for pod in pods:
@@ -137,26 +124,15 @@ async def test_equal_init_only_pods_that_start_at_once_each_get_their_own_card(n
     assert got == [(node.uuid(number % 4),) for number in range(8)]
 
 
-async def test_people_find_the_cards_noted_on_the_pod(node: Node) -> None:
-    pod = await node.run_pod("annotated", card=2)
-    await node.wait_phase(pod, "Running")
-
-    async def annotated() -> bool:
-        body = await node.client.get_object(PODS, "annotated", namespace="default")
-        text = body["metadata"]["annotations"].get(names.WIRED, "{}")
-        return bool(json.loads(text) == {"train": {"cards": [node.uuid(2)], "isolation": "none"}})
-
-    await until(annotated, what="the annotation is written")
-
-
-def slots_of(node: Node, pod: Any) -> frozenset[str]:
+def slots_of(node: Node, pod: Json) -> set[str]:
     """Return the ids that kubelet has given the pod."""
-    ((_, (grant,)),) = [
-        found
-        for found in node.kubelet.devices.allocations().items()
-        if found[0].pod_uid == pod["metadata"]["uid"]
-    ]
-    return grant.ids
+    return {
+        slot
+        for key, grants in node.kubelet.devices.allocations().items()
+        for grant in grants
+        for slot in grant.ids
+        if key.pod_uid == pod["metadata"]["uid"]
+    }
 
 
 async def test_a_pod_that_an_earlier_agent_admitted_restarts_on_its_own_card_after_an_upgrade(
@@ -182,18 +158,13 @@ async def test_a_pod_that_an_earlier_agent_admitted_restarts_on_its_own_card_aft
 
 
 async def test_without_nri_the_listed_container_starts_and_an_unlisted_one_never(
-    api: ApiServer, kube: KubeClient, tmp_path: Path
+    kubeconfig: Path, kube: KubeClient
 ) -> None:
-    config = api.kubeconfig(tmp_path / "kubeconfig")
-    async with a_node(kube, config, nri=False) as node:
+    async with a_node(kube, kubeconfig, nri=False) as node:
         pods = [await node.run_pod(f"listed-{n}", card=n % 4) for n in range(6)]
         for pod in pods:
             await node.wait_phase(pod, "Running")
-        body = a_gpu_pod("init")
-        (app,) = body["spec"]["containers"]
-        body["spec"]["initContainers"] = [{**app, "name": "prepare"}]
-        body["spec"]["containers"] = [{"name": "main", "image": app["image"]}]
-        unlisted = await node.bind(body, prepare=[(0, 1000)])
+        unlisted = await an_init_only_pod(node, "init", card=0)
         await node.wait_message(unlisted, "enable NRI")
 
         await node.kill_agent()
@@ -207,10 +178,8 @@ async def test_without_nri_the_listed_container_starts_and_an_unlisted_one_never
         assert found[names.NODE_IDENTITY] == "listed"
 
 
-async def test_specs_of_pods_that_are_gone_do_not_stay(
-    api: ApiServer, kube: KubeClient, tmp_path: Path
-) -> None:
-    async with a_node(kube, api.kubeconfig(tmp_path / "kubeconfig"), nri=False) as node:
+async def test_specs_of_pods_that_are_gone_do_not_stay(kubeconfig: Path, kube: KubeClient) -> None:
+    async with a_node(kube, kubeconfig, nri=False) as node:
         first = await node.run_pod("first", card=0)
         await node.wait_phase(first, "Running")
         await node.kill_agent()
@@ -272,13 +241,12 @@ async def test_pods_that_kubelet_refused_while_the_agent_was_away_are_cleaned_up
 
 
 async def test_a_node_that_stops_sharing_is_as_it_was_before_and_its_pods_run_on(
-    api: ApiServer, kube: KubeClient, tmp_path: Path
+    kubeconfig: Path, kube: KubeClient, tmp_path: Path
 ) -> None:
-    config = api.kubeconfig(tmp_path / "kubeconfig")
     mps = tmp_path / "mps"
     (mps / "GPU-of-an-earlier-life" / "pipe").mkdir(parents=True)
     (mps / "shm").mkdir()
-    async with a_node(kube, config, agent=False, mps_dir=mps) as node:
+    async with a_node(kube, kubeconfig, agent=False, mps_dir=mps) as node:
         before = without_times(await kube.get_object(NODES, node.name))
         node.start_agent()
         await node.wait_counted()
@@ -316,3 +284,128 @@ def without_times(node: Any) -> Any:
         for condition in node["status"].get("conditions", ())
     ]
     return {**node, "metadata": metadata, "status": {**node["status"], "conditions": conditions}}
+
+
+async def test_livez_fails_when_the_reading_of_the_cards_stands_still(
+    kubeconfig: Path, kube: KubeClient
+) -> None:
+    async with a_node(kube, kubeconfig, nvml_timeout_s=0.2) as node:
+        assert await node.scrape("/livez") == (200, "ok\n")
+        # A process whose file in /proc never answers: the reading waits for it, and no call of the
+        # driver ends it.
+        place = node.folders.proc / "4711"
+        place.mkdir(parents=True)
+        os.mkfifo(place / "stat")
+        card = str(node.uuid(0))
+        stuck = SimulatedProcess(pid=4711, cards=(card,), used_mib=10, busy_ratio=0.0)
+        processes = open_cards(node.cards_file).processes
+        await open_cards(node.cards_file).list_cards()
+        processes.write(stuck)
+
+        async def dead() -> bool:
+            status, text = await node.scrape("/livez")
+            return status == 503 and text.startswith("reading the cards has made no progress for ")
+
+        try:
+            await until(dead, what="/livez says that the reading stands still")
+        finally:
+            processes.remove(4711)
+            await asyncio.to_thread(_let_go, place / "stat")
+
+        async def alive() -> bool:
+            return (await node.scrape("/livez"))[0] == 200
+
+        await until(alive, what="/livez is content again")
+
+
+def _let_go(fifo: Path) -> None:
+    """Unblock the readers of *fifo*, with nothing to read."""
+    with suppress(OSError):
+        os.close(os.open(fifo, os.O_WRONLY | os.O_NONBLOCK))
+
+
+# Kubelet gives a slot of a listed pod to another pod, whose init container it does not list. In
+# these sequences that one got the listed pod's card as long as the agent told who starts by
+# excluding all others. Now it gets its own where the runtime names it, and is refused elsewhere.
+SEVERAL = "an init container and several containers explain more allocations than there were"
+UNKNOWN = "the other pod has not reached the agent when the listed one starts"
+RESTARTED = "what was allocated before the agent's restart is not known to it"
+
+
+class Late:
+    """Keeps the pod named ``other`` from the agent until it is released."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._held: list[tuple[NodePods, Change[PodInfo]]] = []
+        self._observe = NodePods.observe
+        self.holding = False
+
+        def observe(pods: NodePods, change: Change[PodInfo]) -> None:
+            if self.holding and change.object.record.name == "other":
+                self._held.append((pods, change))
+            else:
+                self._observe(pods, change)
+
+        monkeypatch.setattr(NodePods, "observe", observe)
+
+    def release(self) -> None:
+        self.holding = False
+        for pods, change in self._held:
+            self._observe(pods, change)
+
+
+async def a_listed_pod(node: Node, *, init: bool) -> Json:
+    """Return a running pod with two slots on card 0."""
+    body = a_gpu_pod("listed")
+    (app,) = body["spec"]["containers"]
+    body["spec"]["containers"] = [app, {**app, "name": "eval"}]
+    assigned = {"train": [(0, 1000)], "eval": [(0, 1000)]}
+    if init:
+        body["spec"]["initContainers"] = [{**app, "name": "prepare"}]
+        assigned["prepare"] = [(0, 1000)]
+    pod = await node.bind(body, **assigned)
+    await node.wait_phase(pod, "Running")
+    return pod
+
+
+@pytest.mark.parametrize("sequence", [SEVERAL, UNKNOWN, RESTARTED])
+@pytest.mark.parametrize("nri", [True, False], ids=["nri", "listed"])
+async def test_an_init_container_with_a_listed_pods_slot_never_gets_its_card(
+    kubeconfig: Path,
+    kube: KubeClient,
+    monkeypatch: pytest.MonkeyPatch,
+    nri: bool,
+    sequence: str,
+) -> None:
+    late = Late(monkeypatch)
+    cards = some_cards("gpu-1", count=2)
+    async with a_node(kube, kubeconfig, cards=cards, nri=nri, slots_per_card=2) as node:
+        listed = await a_listed_pod(node, init=sequence == SEVERAL)
+        for name in ("third", "fourth"):  # so that all slots are taken
+            await node.wait_phase(await node.run_pod(name, card=1), "Running")
+        node.kubelet.devices.forget(listed["metadata"]["uid"])
+        if sequence == RESTARTED:
+            await node.kill_agent()
+            node.start_agent()
+            await node.wait_counted()
+        late.holding = sequence == UNKNOWN
+
+        other = await an_init_only_pod(node, "other", card=1)
+        if not nri:
+            await node.wait_message(
+                other, "fracgpu: the cards were prepared for a container of another pod"
+            )
+        elif sequence == UNKNOWN:
+            await node.wait_message(other, "the agent does not know pod default/other")
+        else:
+            await node.wait_message(other, f"the pods of {node.name} together have")
+        assert slots_of(node, other) <= slots_of(node, listed)
+        for container in ("train", "eval"):
+            await node.kubelet.restart_container(listed["metadata"]["uid"], container)
+        late.release()
+        await kube.delete(PODS, "third", namespace="default")
+        if nri:
+            await node.wait_phase(other, "Running")
+
+        assert node.cards_of(other, "prepare") == ((node.uuid(1),) if nri else ())
+        assert [node.cards_of(listed, name) for name in ("train", "eval")] == [(node.uuid(0),)] * 2

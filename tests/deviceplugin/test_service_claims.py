@@ -14,7 +14,6 @@ from fracgpu import names
 from kube.client import KubeClient
 from kube.kinds import NODES, PODS, RESOURCE_SLICES
 from kube.objects import decode_object
-from simulator.apiserver.server import ApiServer
 from tests.support.claims import a_granted_pod
 from tests.support.core import a_need, a_pod_need
 from tests.support.node import a_node
@@ -27,8 +26,8 @@ NEED = a_pod_need(a_need(3000, name="train"))
 
 
 @pytest.fixture
-async def world(api: ApiServer, kube: KubeClient, tmp_path: Path) -> AsyncIterator[SimulatedClaims]:
-    async with a_claims_world(kube, api.kubeconfig(tmp_path / "kubeconfig")) as world:
+async def world(kubeconfig: Path, kube: KubeClient) -> AsyncIterator[SimulatedClaims]:
+    async with a_claims_world(kube, kubeconfig) as world:
         world.start_leader("one")
         yield world
 

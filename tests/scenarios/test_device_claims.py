@@ -40,8 +40,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 @pytest.fixture
-async def world(api: ApiServer, kube: KubeClient, tmp_path: Path) -> AsyncIterator[SimulatedClaims]:
-    async with a_claims_world(kube, api.kubeconfig(tmp_path / "kubeconfig")) as world:
+async def world(kubeconfig: Path, kube: KubeClient) -> AsyncIterator[SimulatedClaims]:
+    async with a_claims_world(kube, kubeconfig) as world:
         yield world
 
 

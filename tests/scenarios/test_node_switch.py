@@ -16,7 +16,6 @@ from fracgpu import names
 from fracgpu.k8s.quantity import integer_amount
 from kube.client import KubeClient
 from kube.kinds import NODES, PODS
-from simulator.apiserver.server import ApiServer
 from tests.support.background import background
 from tests.support.claims import a_claiming_pod
 from tests.support.gpu import a_gpu_pod, some_cards
@@ -32,9 +31,8 @@ MIB: Final = 2_000
 
 
 @pytest.fixture
-async def world(api: ApiServer, kube: KubeClient, tmp_path: Path) -> AsyncIterator[SimulatedClaims]:
-    config = api.kubeconfig(tmp_path / "kubeconfig")
-    async with a_claims_world(kube, config, wiring="devicePlugin+claims") as world:
+async def world(kubeconfig: Path, kube: KubeClient) -> AsyncIterator[SimulatedClaims]:
+    async with a_claims_world(kube, kubeconfig, wiring="devicePlugin+claims") as world:
         world.start_leader("one", lease_s=15)  # no other one takes over on a loaded machine
         yield world
 

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,8 +15,11 @@ from fracgpu.units import Mib
 from kube.client import KubeClient
 from kube.kinds import EVENTS, NAMESPACES, NODES, PODS, RESOURCE_CLAIMS
 from process.clock import SystemClock
+from rebalancer.usage.prometheus import Prometheus
 from simulator.demo.dashboard import StoryLine
-from simulator.demo.observer import Observer
+from simulator.demo.observer import MeasuredHeat, Observer
+from simulator.envtest.ports import free_ports
+from simulator.envtest.prometheus import RealPrometheus
 from tests.support.background import background
 from tests.support.claims import a_claiming_pod
 from tests.support.device_claims import DRIVER, a_device_claim, a_request
@@ -245,3 +249,18 @@ async def test_news_names_a_card_as_the_screen_does(kube: KubeClient) -> None:
         assert observer.event_lines[-1].endswith(
             "MovePlanned: will move it off card n1/0; card n1/0 has room; card n1/0 is hot"
         )
+
+
+async def test_a_prometheus_that_knows_no_card_says_so(tmp_path: Path) -> None:
+    async with (
+        RealPrometheus.start(tmp_path, {}) as real,
+        Prometheus(real.url, limit_s=60, limit_bytes=1_000_000) as asked,
+    ):
+        assert await MeasuredHeat(asked).busy_ratio_by_card() == {}
+
+
+async def test_silence_is_not_an_empty_answer() -> None:
+    (port,) = free_ports(1)
+
+    async with Prometheus(f"http://127.0.0.1:{port}", limit_s=1, limit_bytes=1000) as asked:
+        assert await MeasuredHeat(asked).busy_ratio_by_card() is None

@@ -1,5 +1,6 @@
 """Processes are kept running, and all of them end when the supervisor does."""
 
+import asyncio
 import os
 import signal
 import sys
@@ -7,8 +8,12 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from simulator.demo.supervisor import ProcessSpec, Supervisor
+from aiohttp import web
+
+from simulator.demo.supervisor import ProcessSpec, Supervisor, why_not_ready
+from simulator.envtest.ports import free_ports
 from tests.support.background import background
+from tests.support.scripted import a_server, answering
 from tests.support.waiting import until_true
 
 SLEEPER = (sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)")
@@ -83,3 +88,32 @@ async def test_the_last_words_of_a_process_can_be_read(tmp_path: Path) -> None:
         await until_true(lambda: len(supervisor.exits()["broken"]) >= 1, what="its end")
 
         assert supervisor.last_words("broken").endswith("no such card")
+
+
+async def asked(answer: web.Response) -> str | None:
+    async with a_server(answering(answer)) as server:
+        return await why_not_ready(server.url.removeprefix("http://"))
+
+
+async def test_a_ready_role_has_no_excuse_and_one_that_is_not_ready_says_why() -> None:
+    assert await asked(web.Response(text="ok")) is None
+    trouble = web.Response(status=503, text="inventory: not listed yet")
+    assert await asked(trouble) == "inventory: not listed yet"
+
+
+async def test_a_role_that_does_not_answer_is_not_ready() -> None:
+    (port,) = free_ports(1)
+
+    assert "refused" in (await why_not_ready(f"127.0.0.1:{port}") or "")
+
+
+async def test_a_role_that_answers_nonsense_is_not_ready() -> None:
+    async def babble(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"no HTTP\r\n")
+        writer.close()
+        await writer.wait_closed()
+
+    async with await asyncio.start_server(babble, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+
+        assert (await why_not_ready(f"127.0.0.1:{port}") or "").startswith("BadStatusLine")

@@ -1,4 +1,3 @@
-import asyncio
 import stat
 from pathlib import Path
 
@@ -6,14 +5,9 @@ import pytest
 
 from kube.access import connect
 from kube.errors import KubeError
-from kube.informer import Change, Informer
-from kube.kinds import CONFIGMAPS
 from kube.retry import RetryPolicy
 from simulator.envtest.control_plane import ControlPlane, ControlPlaneError, find_assets
-from tests.support.background import background
-from tests.support.objects import a_config
 from tests.support.real_apiserver import real_api_server
-from tests.support.waiting import until_true
 
 FAST = RetryPolicy(attempts=1, first_pause_s=0.05, longest_pause_s=0.2)
 
@@ -58,29 +52,3 @@ async def test_the_kubeconfig_is_for_its_owner_only(tmp_path: Path) -> None:
     async with connect(path) as client:
         with pytest.raises(KubeError):
             await client.with_retry(FAST).get_path("/version")
-
-
-@pytest.mark.e2e
-async def test_an_informer_lives_through_a_restart_of_the_real_server(tmp_path: Path) -> None:
-    changes: list[Change[bytes]] = []
-    async with real_api_server(tmp_path) as api, connect(api.kubeconfig(tmp_path / "k")) as client:
-        await client.create(CONFIGMAPS, a_config("a", x="1"), namespace="default")
-        informer = Informer(
-            client.with_retry(FAST),
-            CONFIGMAPS,
-            decode=bytes,
-            namespace="default",
-            field_selector="metadata.name=a",
-            on_change=changes.append,
-            backoff=FAST,
-        )
-        async with background(informer.run()):
-            async with asyncio.timeout(20):
-                await informer.wait_synced()
-            await api.stop_serving()
-            assert informer.get("default", "a") is not None
-            await api.serve_again()
-            await client.patch(CONFIGMAPS, "a", {"data": {"x": "2"}}, namespace="default")
-            await until_true(lambda: len(changes) == 2, what="the change after the restart")
-
-    assert [change.type.value for change in changes] == ["ADDED", "MODIFIED"]

@@ -9,7 +9,6 @@ import pytest
 from fracgpu import names
 from kube.client import KubeClient
 from kube.kinds import PODS
-from simulator.apiserver.server import ApiServer
 from simulator.cards.processes import ProcessFolder, SimulatedProcess
 from simulator.kubelet.pod_worker import BUSY_KEY, DURATION_KEY, USED_KEY
 from tests.support.gpu import a_gpu_pod
@@ -17,9 +16,8 @@ from tests.support.node import Node, a_node
 
 
 @pytest.fixture
-async def node(api: ApiServer, kube: KubeClient, tmp_path: Path) -> AsyncIterator[Node]:
-    config = api.kubeconfig(tmp_path / "kubeconfig")
-    async with a_node(kube, config, slots_per_card=2) as running:
+async def node(kubeconfig: Path, kube: KubeClient) -> AsyncIterator[Node]:
+    async with a_node(kube, kubeconfig, slots_per_card=2) as running:
         yield running
 
 
