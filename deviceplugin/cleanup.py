@@ -108,10 +108,8 @@ class NodeCleanup:
             f"{self._node} no longer shares its cards; these pods keep running with theirs, but "
             f"their containers cannot be restarted: {', '.join(running[:_MOST_NAMED])}{more}"
         )
-        # The node's name as UID, as in kubelet's events: `kubectl describe node` selects by it.
-        regarding = Regarding(kind=NODES, name=self._node, uid=self._node)
         await self._recorder.emit(
-            regarding, reason="SharingEnded", note=note, level=EventLevel.WARNING
+            Regarding.node(self._node), reason="SharingEnded", note=note, level=EventLevel.WARNING
         )
 
 

@@ -13,7 +13,7 @@ import structlog
 from kube.client import KubeClient
 from kube.errors import KubeError, NotFound
 from kube.event_correlator import EventCorrelator
-from kube.kinds import EVENTS, PODS, Kind
+from kube.kinds import EVENTS, NODES, PODS, Kind
 from kube.leader_election import micro_time
 
 _log = structlog.get_logger()
@@ -57,6 +57,14 @@ class Regarding:
     def pod(cls, pod: Named) -> Regarding:
         """Return a pod as the object of an event."""
         return cls(kind=PODS, name=pod.name, namespace=pod.namespace, uid=pod.uid)
+
+    @classmethod
+    def node(cls, name: str) -> Regarding:
+        """Return a node as the object of an event.
+
+        Its UID is its name, as in kubelet's events: ``kubectl describe node`` selects by it.
+        """
+        return cls(kind=NODES, name=name, uid=name)
 
     def reference(self) -> dict[str, str]:
         """Return the ``core/v1 ObjectReference``."""

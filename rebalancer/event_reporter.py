@@ -19,7 +19,7 @@ from fracgpu.disruption.move import CARRIED_OUT, ENDED, Ending
 from fracgpu.disruption.policy import RebalancerPolicy
 from fracgpu.state.move_object import MovePhase
 from kube.events import EventLevel, Regarding
-from kube.kinds import CONFIGMAPS, NODES, Kind
+from kube.kinds import CONFIGMAPS, Kind
 from rebalancer.metrics import RebalancerMetrics, move_labels
 from rebalancer.moves.record import MoveRecord
 from rebalancer.moves.steps import (
@@ -118,7 +118,7 @@ class EventReporter:
         note = f"card {display} ({card}) is busy {level:.0%} of the time"
         note += f"; no pod is moved off it: {why.value}" if why else ""
         await self._events.emit(
-            _node(node), reason="HotCardDetected", note=note, level=EventLevel.WARNING
+            Regarding.node(node), reason="HotCardDetected", note=note, level=EventLevel.WARNING
         )
 
     async def planned(self, record: MoveRecord) -> None:
@@ -275,7 +275,7 @@ def _concerned(record: MoveRecord) -> tuple[Regarding, ...]:
     return (
         Regarding.pod(pod),
         Regarding(kind=kind, name=owner.name, namespace=pod.namespace, uid=owner.uid),
-        _node(record.spec.source.node),
+        Regarding.node(record.spec.source.node),
     )
 
 
@@ -283,11 +283,6 @@ def _waiting(record: MoveRecord) -> str:
     """Return the pod that the move makes room for; empty if it relieves its source."""
     beneficiary = record.spec.beneficiary
     return f"{beneficiary.namespace}/{beneficiary.name}" if beneficiary else ""
-
-
-def _node(name: str) -> Regarding:
-    # By kubelet's custom the UID is the name; "kubectl describe node" searches by it.
-    return Regarding(kind=NODES, name=name, uid=name)
 
 
 def _leaving(record: MoveRecord) -> str:

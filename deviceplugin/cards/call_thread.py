@@ -4,11 +4,12 @@ import asyncio
 import concurrent.futures
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
 _T = TypeVar("_T")
+_Key = TypeVar("_Key")
 
 
 class StuckError(Exception):
@@ -93,3 +94,22 @@ class CallThread:
 
     def _freed(self, _: concurrent.futures.Future[Any]) -> None:
         self._stuck_in = None
+
+
+async def settled(
+    calls: Mapping[_Key, Callable[[], Awaitable[_T]]], *errors: type[Exception]
+) -> Mapping[_Key, _T | Exception]:
+    """Await all calls at once; return by key what each returns, or raises of *errors*."""
+
+    async def settle(call: Callable[[], Awaitable[_T]]) -> _T | Exception:
+        try:
+            return await call()
+        except errors as error:
+            return error
+
+    async with asyncio.TaskGroup() as group:
+        tasks = {
+            key: group.create_task(settle(call), name=f"settle {key}")
+            for key, call in calls.items()
+        }
+    return {key: task.result() for key, task in tasks.items()}

@@ -87,15 +87,13 @@ def _only(texts: Iterable[str]) -> str:
 
 def all_unhealthy(listed: CardList, *, reason: str) -> CardList:
     """Return the cards, all unhealthy for *reason*."""
-    return replace(
-        listed,
-        cards=tuple(
-            replace(
-                hardware, card=replace(hardware.card, health=Health.UNHEALTHY, health_reason=reason)
-            )
-            for hardware in listed.cards
-        ),
-    )
+    return replace(listed, cards=tuple(unhealthy(each, reason) for each in listed.cards))
+
+
+def unhealthy(hardware: CardHardware, reason: str) -> CardHardware:
+    """Return a card that is unhealthy for *reason*."""
+    card = replace(hardware.card, health=Health.UNHEALTHY, health_reason=reason)
+    return replace(hardware, card=card)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

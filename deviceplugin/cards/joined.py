@@ -1,12 +1,11 @@
 """The cards of all vendors whose cards a node has, each read by its own reader."""
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, TypeVar
 
-from deviceplugin.cards.call_thread import CallThread, StuckError
+from deviceplugin.cards.call_thread import CallThread, StuckError, settled
 from deviceplugin.cards.interface import (
     CardHardware,
     CardLimits,
@@ -149,13 +148,13 @@ class JoinedCards(Cards):
         answers = await _all(vendor.cards.read for vendor in asked)
         found, failed = CardSamples(), list[CardsUnavailableError]()
         for vendor, answer in zip(asked, answers, strict=True):
-            if isinstance(answer, EndProcess):
-                raise answer
-            if isinstance(answer, CardsUnavailableError):
+            if isinstance(answer, CardSamples):
+                part = answer
+            elif isinstance(answer, CardsUnavailableError):
                 failed.append(answer)
                 part = CardSamples(errors=dict.fromkeys(vendor.listed, str(answer)))
             else:
-                part = answer
+                raise answer
             found = CardSamples(
                 samples={**found.samples, **part.samples}, errors={**found.errors, **part.errors}
             )
@@ -174,7 +173,7 @@ class JoinedCards(Cards):
 
 def _lists(
     vendors: Sequence[VendorReader],
-    answers: Sequence[CardList | CardsUnavailableError | EndProcess],
+    answers: Sequence[CardList | Exception],
 ) -> list[CardList]:
     """Return each vendor's list.
 
@@ -184,35 +183,25 @@ def _lists(
     """
     lists, failed = [], list[tuple[VendorReader, CardsUnavailableError]]()
     for vendor, answer in zip(vendors, answers, strict=True):
-        if isinstance(answer, EndProcess):
-            raise answer
         if isinstance(answer, CardList):
             vendor.last, vendor.failures = answer, 0
             lists.append(answer)
-        else:
+        elif isinstance(answer, CardsUnavailableError):
             vendor.failures += 1
             lists.append(vendor.lost(str(answer)))
             failed.append((vendor, answer))
+        else:
+            raise answer
     for vendor, error in failed:
         if vendor.failures < _FAILURES_UNTIL_LOST or len(failed) == len(vendors):
             raise error
     return lists
 
 
-async def _all(
-    calls: Iterable[Callable[[], Awaitable[_T]]],
-) -> list[_T | CardsUnavailableError | EndProcess]:
+async def _all(calls: Iterable[Callable[[], Awaitable[_T]]]) -> Sequence[_T | Exception]:
     """Await all calls at once; return what each returns or raises."""
-
-    async def visit(call: Callable[[], Awaitable[_T]]) -> _T | CardsUnavailableError | EndProcess:
-        try:
-            return await call()
-        except (CardsUnavailableError, EndProcess) as error:
-            return error
-
-    async with asyncio.TaskGroup() as group:
-        visits = [group.create_task(visit(call), name="cards_of_vendor") for call in calls]
-    return [visit.result() for visit in visits]
+    answers = await settled(dict(enumerate(calls)), CardsUnavailableError, EndProcess)
+    return tuple(answers.values())
 
 
 def joined(lists: Sequence[CardList]) -> CardList:

@@ -18,6 +18,7 @@ from deviceplugin.metrics import DevicePluginMetrics
 from fracgpu import names
 from fracgpu.cards.card import CardUuid
 from fracgpu.k8s.container import ContainerKind
+from fracgpu.state.allocation import cards_in
 from fracgpu.state.pod_info import PodInfo
 from process.clock import Clock
 
@@ -141,8 +142,7 @@ def _processes(evidence: Evidence) -> Iterable[Finding]:
             pod = by_uid.get(owner.pod_uid) if owner is not None else None
             if pod is None or not pod.record.live:
                 continue
-            slices = (pod.record.assignment or {}).values()
-            if not any(part.card == card for parts in slices for part in parts):
+            if card not in cards_in(pod.record.assignment or {}):
                 subject = f"{pod.record.key} on {card}"
                 yield Finding(kind=Disagreement.PROCESS_ELSEWHERE, subject=subject)
 

@@ -6,9 +6,9 @@ from typing import Final
 
 from deviceplugin.node.inventory import InventoryTracker
 from fracgpu.cards.card import Card, CardUuid, Health
+from fracgpu.state.allocation import cards_in
 from fracgpu.state.pod_info import PodInfo
 from kube.events import EventLevel, EventRecorder, Regarding
-from kube.kinds import NODES
 
 # An event's text ends at 1,024 bytes; `fracgpu cards` lists them all.
 _MOST_NAMED: Final = 10
@@ -56,7 +56,10 @@ class HealthEvents:
         elif is_healthy and not was_healthy:
             note = f"card {now.uuid} is healthy again and takes new pods"
             await self._recorder.emit(
-                self._regarding_node(), reason="CardRecovered", note=note, level=EventLevel.NORMAL
+                Regarding.node(self._node),
+                reason="CardRecovered",
+                note=note,
+                level=EventLevel.NORMAL,
             )
 
     async def _became_unhealthy(self, card: Card, reason: str) -> None:
@@ -66,7 +69,7 @@ class HealthEvents:
         more = f" and {len(keys) - _MOST_NAMED} more" if len(keys) > _MOST_NAMED else ""
         note = f"card {card.uuid} takes no new pods: {reason}; pods on it: {named}{more}"
         await self._recorder.emit(
-            self._regarding_node(), reason="CardUnhealthy", note=note, level=EventLevel.WARNING
+            Regarding.node(self._node), reason="CardUnhealthy", note=note, level=EventLevel.WARNING
         )
         for pod in pods:
             record = pod.record
@@ -77,11 +80,6 @@ class HealthEvents:
                 level=EventLevel.WARNING,
             )
 
-    def _regarding_node(self) -> Regarding:
-        # The node's name as UID, as in kubelet's events: `kubectl describe node` selects by it.
-        return Regarding(kind=NODES, name=self._node, uid=self._node)
-
 
 def _is_on(pod: PodInfo, card: CardUuid) -> bool:
-    slices = (pod.record.assignment or {}).values()
-    return pod.record.live and any(part.card == card for parts in slices for part in parts)
+    return pod.record.live and card in cards_in(pod.record.assignment or {})

@@ -15,6 +15,7 @@ from deviceplugin.cards.interface import (
     CardsUnavailableError,
     DeviceNode,
     all_unhealthy,
+    unhealthy,
 )
 from fracgpu.cards.card import Card, CardUuid, Health
 from fracgpu.units import Mib
@@ -109,8 +110,7 @@ def _with_reason(hardware: CardHardware, reason: str | None) -> CardHardware:
         return hardware
     if hardware.card.health is not Health.HEALTHY and hardware.card.health_reason not in reason:
         reason = f"{hardware.card.health_reason}; {reason}"
-    card = replace(hardware.card, health=Health.UNHEALTHY, health_reason=reason)
-    return replace(hardware, card=card)
+    return unhealthy(hardware, reason)
 
 
 class InventoryTracker:

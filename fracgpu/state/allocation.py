@@ -38,6 +38,11 @@ class Slice:
 Assignment = Mapping[str, tuple[Slice, ...]]
 
 
+def cards_in(assignment: Assignment) -> frozenset[CardUuid]:
+    """Return the cards of an assignment."""
+    return frozenset(part.card for parts in assignment.values() for part in parts)
+
+
 class CardAllocation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What one pod takes of one card at its peak; *slots* is one for each container.
 

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from fracgpu import names
-from fracgpu.cards.card import CardUuid
 from fracgpu.device_claims.claim import decode_claim
 from fracgpu.device_claims.holders import with_claims
 from fracgpu.disruption.candidates import HASH_LABEL, HASH_LABELS, hash_label_of, original_value
@@ -16,6 +15,7 @@ from fracgpu.errors import WireError
 from fracgpu.k8s.node import decode_node
 from fracgpu.k8s.pod import Pod, decode_pod
 from fracgpu.k8s.workloads.workload import read_deployment, read_statefulset
+from fracgpu.state.allocation import cards_in
 from fracgpu.state.cluster_state import PlacedPod
 from fracgpu.state.move_object import MovePhase, OwnerReference
 from fracgpu.state.node_info import why_no_pod_starts
@@ -235,10 +235,9 @@ def candidate(record: MoveRecord, pods: Iterable[PlacedPod]) -> PlacedPod | None
 
 def replacement_of(pod: PodInfo, *, stuck: str) -> ReplacementFacts:
     """Return the facts about a replacement."""
-    assignment = pod.record.assignment or {}
-    cards = {part.card for slices in assignment.values() for part in slices}
+    cards = cards_in(pod.record.assignment or {})
     # With several cards the target counts only if it is the only one, as it was for the pod.
-    card: CardUuid | None = cards.pop() if len(cards) == 1 else None
+    card = next(iter(cards)) if len(cards) == 1 else None
     return ReplacementFacts(
         name=pod.record.name,
         uid=pod.record.uid,

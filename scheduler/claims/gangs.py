@@ -25,9 +25,10 @@ from fracgpu.cards.card import CardUuid
 from fracgpu.placement.gang import GangPlacement
 from fracgpu.placement.outcome import Placement
 from fracgpu.placement.placement import denied_cards, place
+from fracgpu.state.allocation import cards_in
 from process.clock import Clock
 from scheduler.claims.cache import ClaimCache, UnboundPod, uid_of
-from scheduler.claims.planner import ClaimPlanner, Plan, cards_in, plan_on, why_no_claim
+from scheduler.claims.planner import ClaimPlanner, Plan, plan_on, why_no_claim
 from scheduler.claims.preemption import Kept, Preemptions
 from scheduler.claims.quota import ClaimQuota
 from scheduler.core import SchedulerCore

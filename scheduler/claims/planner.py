@@ -23,7 +23,7 @@ from fracgpu.placement.fit import least_borrow
 from fracgpu.placement.outcome import Placement
 from fracgpu.placement.placement import CardsOnNode
 from fracgpu.request.language import required_isolation
-from fracgpu.state.allocation import Assignment
+from fracgpu.state.allocation import Assignment, cards_in
 from fracgpu.state.pod_info import PodInfo
 from scheduler.claims.cache import UnboundPod
 from scheduler.core import SchedulerCore
@@ -182,11 +182,6 @@ def _listed(choices: Mapping[str, Assignment], *, why: str = "") -> Plan:
         borrow=borrow_in(in_order),
         why=why,
     )
-
-
-def cards_in(assignment: Assignment) -> frozenset[CardUuid]:
-    """Return the cards of an assignment."""
-    return frozenset(part.card for parts in assignment.values() for part in parts)
 
 
 def _of_held(pod: PodInfo, held: CardsOnNode) -> Plan:

@@ -20,12 +20,13 @@ from fracgpu.device_claims.claim import DeviceClaim
 from fracgpu.errors import counted
 from fracgpu.placement.outcome import Placement
 from fracgpu.placement.preemption import Room
+from fracgpu.state.allocation import cards_in
 from fracgpu.state.bound_pod import BoundPod
 from fracgpu.state.pod_info import PodInfo
 from kube.errors import Conflict, KubeError, NotFound, TooManyRequests, Unavailable
 from process.clock import Clock
 from scheduler.claims.cache import ClaimCache, UnboundPod, uid_of
-from scheduler.claims.planner import Plan, cards_in, plan_on
+from scheduler.claims.planner import Plan, plan_on
 from scheduler.core import SchedulerCore
 from scheduler.extender.gangs import GangKey
 
@@ -274,7 +275,7 @@ class Preemptions:
         cards = claim.cards
         if uid_of(pod) not in self._under_way:
             # Its first cards have room for it, which was counted when the victims were chosen.
-            cards -= {part.card for some in claim.first_choice.values() for part in some}
+            cards -= cards_in(claim.first_choice)
         return any(
             planned < one.number and not cards.isdisjoint(one.cards) for one in self._against(pod)
         )

@@ -1,17 +1,17 @@
 """Implements `deviceplugin.cards.interface` with the files of the kernel's driver ``amdgpu``."""
 
-import asyncio
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import structlog
 
 from deviceplugin.cards.amd import fdinfo, kfd, sysfs
-from deviceplugin.cards.call_thread import CallThread, StuckError
+from deviceplugin.cards.call_thread import CallThread, StuckError, settled
 from deviceplugin.cards.interface import (
     CardHardware,
     CardList,
@@ -22,9 +22,10 @@ from deviceplugin.cards.interface import (
     CardsUnavailableError,
     DeviceNode,
     SkippedCard,
+    unhealthy,
 )
 from deviceplugin.cards.reserve import LearntReserve, Memory
-from fracgpu.cards.card import Card, CardUuid, Health
+from fracgpu.cards.card import Card, CardUuid
 from fracgpu.units import BYTES_PER_MIB, Mib
 from process.clock import Clock, SystemClock
 
@@ -174,7 +175,7 @@ class AmdReader(Cards):
         known = self._hardware.get(address)
         shareable = not isinstance(answer, sysfs.NotShareableError)
         if shareable and known is not None and uuid in (None, known.card.uuid):
-            found[address] = _unhealthy(known, f"it does not answer: {answer}")
+            found[address] = unhealthy(known, f"it does not answer: {answer}")
             return
         reason = f"it does not answer: {answer}" if shareable else str(answer)
         left_out[address] = SkippedCard(uuid=uuid or f"AMD card at {address}", reason=reason)
@@ -224,19 +225,10 @@ class AmdReader(Cards):
         self, devices: Sequence[sysfs.Device], read: Callable[[sysfs.Device], _T]
     ) -> Mapping[str, _T | Exception]:
         """Read all cards at once; return by address what *read* returns or raises."""
-
-        async def visit(device: sysfs.Device) -> _T | Exception:
-            try:
-                return await self._call(device.address, read, device)
-            except (sysfs.UnreadableError, StuckError) as error:
-                return error
-
-        async with asyncio.TaskGroup() as group:
-            visits = {
-                device.address: group.create_task(visit(device), name=f"amd_{device.address}")
-                for device in devices
-            }
-        return {address: visit.result() for address, visit in visits.items()}
+        calls = {
+            device.address: partial(self._call, device.address, read, device) for device in devices
+        }
+        return await settled(calls, sysfs.UnreadableError, StuckError)
 
     async def _scan(self) -> fdinfo.Scan | None:
         """Return the processes on the cards; None where they cannot be listed."""
@@ -279,11 +271,6 @@ def _inspect(device: sysfs.Device) -> tuple[CardUuid | None, _Answer]:
 
 def _measure(device: sysfs.Device) -> tuple[tuple[int, int], Any]:
     return sysfs.memory(device), sysfs.metrics(device)
-
-
-def _unhealthy(known: CardHardware, reason: str) -> CardHardware:
-    card = replace(known.card, health=Health.UNHEALTHY, health_reason=reason)
-    return replace(known, card=card)
 
 
 def _leave_out_twins(found: dict[str, CardHardware], left_out: dict[str, SkippedCard]) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Final, NoReturn, TypeVar
 import pynvml
 import structlog
 
-from deviceplugin.cards.call_thread import StuckError
+from deviceplugin.cards.call_thread import StuckError, settled
 from deviceplugin.cards.interface import (
     CardHardware,
     CardList,
@@ -20,13 +20,14 @@ from deviceplugin.cards.interface import (
     CardsUnavailableError,
     DeviceNode,
     SkippedCard,
+    unhealthy,
 )
 from deviceplugin.cards.nvml.calls import NvmlCalls, driver_is_lost, library_is_outdated
 from deviceplugin.cards.nvml.card import FoundCard, NvmlCard
 from deviceplugin.cards.nvml.limits import NvmlLimits
 from deviceplugin.cards.nvml.topology import CardLocation, NvmlTopology
 from deviceplugin.cards.nvml.xid_events import XidWatch
-from fracgpu.cards.card import CardUuid, Health
+from fracgpu.cards.card import CardUuid
 from process.clock import Clock, SystemClock
 from process.lifecycle import EndProcess
 
@@ -158,12 +159,9 @@ class NvmlReader(Cards):
         Raises:
             CardsUnavailableError, EndProcess: an error means that the driver as a whole is lost.
         """
-        async with asyncio.TaskGroup() as group:
-            visits = {
-                index: group.create_task(self._visit(each), name=f"card_{index}")
-                for index, each in work.items()
-            }
-        answers = {index: visit.result() for index, visit in visits.items()}
+        answers = await settled(
+            {index: functools.partial(self._visit, each) for index, each in work.items()}
+        )
         for answer in answers.values():
             if isinstance(answer, Exception):
                 await self._end_if_lost(answer)
@@ -212,12 +210,7 @@ class NvmlReader(Cards):
         """Add a card that does not answer: unhealthy if it is known, else left out."""
         known = self._hardware.get(index)
         if known is not None and known.card.uuid not in reached:
-            card = replace(
-                known.card,
-                health=Health.UNHEALTHY,
-                health_reason=f"it does not answer: {error}",
-            )
-            cards[index] = replace(known, card=card)
+            cards[index] = unhealthy(known, f"it does not answer: {error}")
             return
         left_out.append(SkippedCard(uuid=f"card {index}", reason=f"it does not answer: {error}"))
 
@@ -339,13 +332,10 @@ class NvmlReader(Cards):
         """
         closes = (*(card.close for card in self._cards.values()), self._stop_watch)
         async with self._opening:
-            async with asyncio.TaskGroup() as group:
-                visits = [
-                    group.create_task(self._visit(close), name="nvml_close") for close in closes
-                ]
-            answers = [visit.result() for visit in visits]
-            answers.append(await self._visit(self._shut_library))
-        for answer in answers:
+            visits = {at: functools.partial(self._visit, each) for at, each in enumerate(closes)}
+            answers = await settled(visits)
+            library = await self._visit(self._shut_library)
+        for answer in (*answers.values(), library):
             if answer is not None:
                 log.info("nvml_not_shut_down", reason=str(answer))
 
