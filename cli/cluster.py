@@ -244,13 +244,7 @@ def _taken_by_node(pods: Iterable[PodInfo]) -> Mapping[str, HostResources]:
     for pod in pods:
         if pod.record.live and pod.record.node:
             have = taken.get(pod.record.node, NO_HOST_RESOURCES)
-            more = pod.host
-            taken[pod.record.node] = replace(
-                have,
-                cpu_milli=have.cpu_milli + more.cpu_milli,
-                memory_mib=have.memory_mib + more.memory_mib,
-                pods=have.pods + 1,
-            )
+            taken[pod.record.node] = have + pod.host
     return taken
 
 

@@ -103,12 +103,8 @@ class SchedulerCore:
         if known is None or known.host == NO_HOST_RESOURCES:
             return None
         # Bindings take effect one beside the other, and later than we are asked about the next pod.
-        used = [self.bound_pods.used(node)]
-        used += (assumption.host for assumption in self.ledger.assumed_on(node, but=but))
-        return HostResources(
-            cpu_milli=known.host.cpu_milli - sum(host.cpu_milli for host in used),
-            memory_mib=known.host.memory_mib - sum(host.memory_mib for host in used),
-        )
+        assumed = (assumption.host for assumption in self.ledger.assumed_on(node, but=but))
+        return known.host - sum(assumed, self.bound_pods.used(node))
 
     def without_host(self, pod: PodInfo) -> frozenset[CardUuid]:
         """Return the cards of nodes whose CPU or memory Moves keep for other pods."""

@@ -4,14 +4,14 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from fractions import Fraction
 from typing import Any, Final
 
 from deviceplugin.cards.interface import all_unhealthy
 from deviceplugin.node.inventory import Inventory
 from fracgpu import names
-from fracgpu.cards.annotations import read_cards, write_cards, write_isolation
+from fracgpu.cards.annotations import read_cards, write_cards, write_isolation, write_time
 from fracgpu.cards.card import Card, CardUuid, Health
 from fracgpu.cards.card_class import model_key
 from fracgpu.cards.node_marks import NodeMarks, find_marks, shares
@@ -463,7 +463,7 @@ def condition_patch(*, have: NodeState, want: NodeState, now: datetime) -> dict[
     sharing = want.sharing
     if sharing is None or sharing == have.sharing:
         return {}
-    stamp = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    stamp = write_time(now)
     condition = {
         "type": names.SHARING_CONDITION,
         "status": "True" if sharing.shared else "False",

@@ -33,7 +33,7 @@ from fracgpu.placement.placement import place
 from fracgpu.request.grant_note import words_of
 from fracgpu.request.language import required_isolation, wanted_isolation
 from fracgpu.request.need import DEFAULT_STRATEGY, PodNeed, describe_need
-from fracgpu.state.allocation import PodRecord, allocations_by_card
+from fracgpu.state.allocation import PodRecord, allocations_by_card, cards_in
 from fracgpu.state.cluster_state import ClusterState, ExplainedPod, NodeConstraints
 from fracgpu.state.pod_info import PodInfo
 from fracgpu.state.snapshot import CardInfo, NodeInfo, Snapshot
@@ -144,7 +144,7 @@ def find_fitting_cards(need: PodNeed, nodes: Iterable[NodeInfo]) -> FittingCards
 
 def fitting_cards_of(answer: Placement, node_info: NodeInfo) -> FittingCards:
     """Return the cards of a placement by index, as users name them."""
-    uuids = {part.card for parts in answer.assignment.values() for part in parts}
+    uuids = cards_in(answer.assignment)
     indexes = sorted(node_info.cards[uuid].card.index for uuid in uuids)
     return FittingCards(node=answer.node, cards=tuple(indexes))
 
@@ -203,13 +203,11 @@ def shortages(node: NodeCards, *, asked: HostResources, taken: HostResources) ->
     """Return what the node lacks besides cards; nothing if its allocatable is unknown."""
     if node.host == NO_HOST_RESOURCES:
         return ()
-    free_cpu = node.host.cpu_milli - taken.cpu_milli
-    free_mib = node.host.memory_mib - taken.memory_mib
-    found = []
-    if asked.cpu_milli > free_cpu:
-        found.append(f"too little CPU: {max(0, free_cpu)}m free, {asked.cpu_milli}m asked")
-    if asked.memory_mib > free_mib:
-        text = f"{max(0, free_mib)} MiB free, {asked.memory_mib} MiB asked"
+    free, found = node.host - taken, []
+    if asked.cpu_milli > free.cpu_milli:
+        found.append(f"too little CPU: {max(0, free.cpu_milli)}m free, {asked.cpu_milli}m asked")
+    if asked.memory_mib > free.memory_mib:
+        text = f"{max(0, free.memory_mib)} MiB free, {asked.memory_mib} MiB asked"
         found.append(f"too little host memory: {text}")
     if node.host.pods and taken.pods >= node.host.pods:
         found.append(f"the node has its maximum of {node.host.pods} pods")
@@ -371,7 +369,7 @@ def _card(
     cordon = there if there and there.effect is CordonEffect.NO_SCHEDULE else None
     reason, until, chosen = "", None, False
     if isinstance(answer, Placement):
-        chosen = any(part.card == uuid for parts in answer.assignment.values() for part in parts)
+        chosen = uuid in cards_in(answer.assignment)
     elif uuid in answer.refusals:
         why = answer.refusals[uuid]
         reason = words_of_hold(why, card_info, state) or (

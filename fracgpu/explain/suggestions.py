@@ -24,7 +24,7 @@ from fracgpu.placement.fit import USABLE, CardRequest, Cards, cards_of, suits, u
 from fracgpu.placement.outcome import Placement
 from fracgpu.request.language import main_container
 from fracgpu.request.need import ContainerNeed, PodNeed, describe_need
-from fracgpu.state.allocation import CardAllocation
+from fracgpu.state.allocation import CardAllocation, cards_in
 from fracgpu.state.cluster_state import ClusterState, ExplainedPod
 from fracgpu.state.snapshot import CardInfo, NodeInfo
 from fracgpu.units import Mib, format_mib, share_of
@@ -292,7 +292,7 @@ def lapsing_cordons(need: PodNeed, nodes: Sequence[NodeInfo]) -> Iterator[Sugges
         answer = try_cards(replace(node_info, cards=MappingProxyType(free)), need)
         if not isinstance(answer, Placement):
             continue
-        taken = {part.card for parts in answer.assignment.values() for part in parts}
+        taken = cards_in(answer.assignment)
         until = [
             cordon.until
             for cordon in node_info.node.cordons
@@ -316,7 +316,7 @@ def leaving_pods(
     best: tuple[tuple[int, int, str], FittingCards, tuple[Holder, ...]] | None = None
     for node_info in nodes:
         uids = _in_the_way(node_info, need, state)
-        rest = _without(node_info, uids, state)
+        rest = node_info.without_pods(state.snapshot.pods[uid] for uid in uids)
         answer = try_cards(rest, need)
         if not uids or not isinstance(answer, Placement):
             continue
@@ -336,15 +336,6 @@ def leaving_pods(
         home=cards,
         pods=tuple(victim.pod for victim in victims),
     )
-
-
-def _without(node_info: NodeInfo, uids: frozenset[str], state: ClusterState) -> NodeInfo:
-    cards = dict(node_info.cards)
-    for uid in uids:
-        for uuid, allocation in state.snapshot.pods[uid].by_card.items():
-            if uuid in cards:
-                cards[uuid] = cards[uuid].without_allocation(allocation, pod_uid=uid)
-    return replace(node_info, cards=MappingProxyType(cards))
 
 
 def _in_the_way(node_info: NodeInfo, need: PodNeed, state: ClusterState) -> frozenset[str]:

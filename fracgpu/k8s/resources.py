@@ -37,6 +37,20 @@ class HostResources:
     memory_mib: int = 0
     pods: int = 0
 
+    def __add__(self, other: "HostResources") -> "HostResources":
+        return HostResources(
+            cpu_milli=self.cpu_milli + other.cpu_milli,
+            memory_mib=self.memory_mib + other.memory_mib,
+            pods=self.pods + other.pods,
+        )
+
+    def __sub__(self, other: "HostResources") -> "HostResources":
+        return HostResources(
+            cpu_milli=self.cpu_milli - other.cpu_milli,
+            memory_mib=self.memory_mib - other.memory_mib,
+            pods=self.pods - other.pods,
+        )
+
     def lacks(self, wanted: "HostResources") -> bool:
         """Report whether this, which is left, is too little CPU or memory for what is *wanted*."""
         return wanted.cpu_milli > max(self.cpu_milli, 0) or wanted.memory_mib > max(

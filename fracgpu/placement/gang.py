@@ -163,8 +163,5 @@ def _take(member: GangMember, there: _Node, strategy: Strategy) -> Placement | N
     holds = allocations_by_card(answer.assignment, member.pod.record.containers)
     there.info = there.info.with_allocations(holds, pod_uid=member.uid)
     if left is not None:
-        there.left = HostResources(
-            cpu_milli=left.cpu_milli - wanted.cpu_milli,
-            memory_mib=left.memory_mib - wanted.memory_mib,
-        )
+        there.left = left - wanted
     return answer

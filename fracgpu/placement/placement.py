@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from fracgpu.cards.card import Card, CardUuid
 from fracgpu.k8s.container import ContainerKind, ContainerSpec, pod_resource_sum
-from fracgpu.k8s.resources import HostResources
+from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources
 from fracgpu.placement.fit import (
     ABSENT,
     REASONS,
@@ -722,10 +722,6 @@ def cards_without_host(
         left, node_info = host_left(node, pod.record.uid), ledger.node(node, now=now)
         if left is None or node_info is None:
             continue
-        unkept = HostResources(
-            cpu_milli=left.cpu_milli - sum(host.cpu_milli for host in hosts),
-            memory_mib=left.memory_mib - sum(host.memory_mib for host in hosts),
-        )
-        if unkept.lacks(pod.host):
+        if (left - sum(hosts, NO_HOST_RESOURCES)).lacks(pod.host):
             found |= dict.fromkeys(node_info.cards, node)
     return found

@@ -172,10 +172,8 @@ def room_without(
     if chosen is None or chosen.violations:
         return None
     victims = tuple(pod for pod in target.potential_victims if pod.uid in chosen.uids)
-    node_info = target.node
-    for victim in victims:
-        node_info = node_info.without_allocations(victim.allocation.by_card, pod_uid=victim.uid)
-    placement = place(node_info, need, strategy=strategy)
+    left = target.node.without_pods(victim.allocation for victim in victims)
+    placement = place(left, need, strategy=strategy)
     if not isinstance(placement, Placement):
         return None
     return Room(node=target.node.node.node, victims=victims, placement=placement)
@@ -190,10 +188,8 @@ def _spared(target: PreemptionTarget, need: PodNeed, strategy: Strategy) -> _Vic
     """Return victims that make room for several containers, or None if none do."""
 
     def fits(victims: _Victims) -> bool:
-        node_info = target.node
-        for victim in victims:
-            node_info = node_info.without_allocations(victim.allocation.by_card, pod_uid=victim.uid)
-        return isinstance(place(node_info, need, strategy=strategy), Placement)
+        left = target.node.without_pods(victim.allocation for victim in victims)
+        return isinstance(place(left, need, strategy=strategy), Placement)
 
     holders = [pod for pod in target.potential_victims if pod.allocation.by_card]
     if fits(()):

@@ -23,15 +23,15 @@ class BoundPodIndex:
         if before is not None and (before.node, before.host) == (pod.node, pod.host):
             return False
         if before is not None:
-            self._add(before, -1)
-        self._add(pod, 1)
+            self._change(before.node, NO_HOST_RESOURCES - before.host)
+        self._change(pod.node, pod.host)
         return before is None
 
     def remove(self, uid: str) -> BoundPod | None:
         """Remove a pod and return it; an unknown one changes nothing."""
         pod = self._pods.pop(uid, None)
         if pod is not None:
-            self._add(pod, -1)
+            self._change(pod.node, NO_HOST_RESOURCES - pod.host)
         return pod
 
     def get(self, uid: str) -> BoundPod | None:
@@ -57,17 +57,12 @@ class BoundPodIndex:
     def __len__(self) -> int:
         return len(self._pods)
 
-    def _add(self, pod: BoundPod, sign: int) -> None:
+    def _change(self, node: str, by: HostResources) -> None:
         self.now += 1
-        self._changed.pop(pod.node, None)
-        self._changed[pod.node] = self.now  # a dict keeps insertion order: latest last
-        before = self._used.get(pod.node, NO_HOST_RESOURCES)
-        after = HostResources(
-            cpu_milli=before.cpu_milli + sign * pod.host.cpu_milli,
-            memory_mib=before.memory_mib + sign * pod.host.memory_mib,
-            pods=before.pods + sign * pod.host.pods,
-        )
+        self._changed.pop(node, None)
+        self._changed[node] = self.now  # a dict keeps insertion order: latest last
+        after = self.used(node) + by
         if after == NO_HOST_RESOURCES:
-            self._used.pop(pod.node, None)
+            self._used.pop(node, None)
         else:
-            self._used[pod.node] = after
+            self._used[node] = after

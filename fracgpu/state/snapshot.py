@@ -167,6 +167,13 @@ class NodeInfo:
                 cards[uuid] = cards[uuid].without_allocation(allocation, pod_uid=pod_uid)
         return replace(self, cards=MappingProxyType(cards))
 
+    def without_pods(self, pods: Iterable["PodAllocation"]) -> "NodeInfo":
+        """Return the node as it would be without some pods."""
+        left = self
+        for pod in pods:
+            left = left.without_allocations(pod.by_card, pod_uid=pod.pod_uid)
+        return left
+
     def with_claims(
         self, reservations: Iterable[Reservation], kept: Mapping[CardUuid, CardHold]
     ) -> "NodeInfo":

@@ -1,10 +1,10 @@
 """What a move does to pods: dry runs, the notice, the label that releases a pod, the eviction."""
 
 from collections.abc import Iterable, Sequence
-from datetime import UTC
 from typing import Any, Final
 
 from fracgpu import names
+from fracgpu.cards.annotations import write_time
 from fracgpu.disruption.candidates import original_value, released_value
 from fracgpu.disruption.move import Move
 from fracgpu.errors import WireError
@@ -139,8 +139,7 @@ class SideEffects:
     async def _notice(self, record: MoveRecord, context: StepContext) -> EvictionResult:
         at = record.phase_since + notice_of(record, context.policy)
         pod = record.spec.pod
-        notice = f"{at.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
-        metadata = {"uid": pod.uid, "annotations": {names.NOTICE: notice}}
+        metadata = {"uid": pod.uid, "annotations": {names.NOTICE: write_time(at)}}
         return await self._merge(pod.namespace, pod.name, metadata)
 
     async def _demote(self, record: MoveRecord, facts: MoveFacts) -> EvictionResult:

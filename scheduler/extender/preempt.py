@@ -6,6 +6,7 @@ other requests are answered in between.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import compress
 from typing import Final
 from zlib import crc32
@@ -181,10 +182,7 @@ class Preemptor:
                 continue
             here = self._here(node, proposed[node])
             going = [other for other in here if other.terminating]
-            for other in going:
-                node_info = node_info.without_allocations(
-                    other.allocation.by_card, pod_uid=other.uid
-                )
+            node_info = node_info.without_pods(other.allocation for other in going)
             potential_victims = [
                 other
                 for other in here
@@ -219,15 +217,7 @@ class Preemptor:
         if there == NO_HOST_RESOURCES:
             return NO_HOST_RESOURCES
         holds = self._ledger.holds_against(pod.record.uid, now=self._clock.now())
-        wanted = [pod.host, *(hold.host for hold in holds if hold.node == node)]
-        return HostResources(
-            cpu_milli=used.cpu_milli
-            + sum(one.cpu_milli for one in wanted)
-            - there.cpu_milli
-            - sum(other.host.cpu_milli for other in going),
-            memory_mib=used.memory_mib
-            + sum(one.memory_mib for one in wanted)
-            - there.memory_mib
-            - sum(other.host.memory_mib for other in going),
-            pods=used.pods + 1 - there.pods - len(going) if there.pods else 0,
-        )
+        wanted = sum((hold.host for hold in holds if hold.node == node), used + pod.host)
+        missing = wanted - sum((other.host for other in going), there)
+        pods = used.pods + 1 - there.pods - len(going) if there.pods else 0
+        return replace(missing, pods=pods)

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import Final
 
 from fracgpu.errors import WireError
 from fracgpu.explain.answers import Explanation, Suggestion, SuggestionKind
@@ -13,8 +13,9 @@ from fracgpu.explain.suggestions import suggest
 from fracgpu.request.need import Strategy
 from fracgpu.state.cluster_state import ClusterState, ExplainedPod
 from kube.errors import KubeError, NotFound
-from kube.kinds import PODS, Kind
+from kube.kinds import PODS
 from process.clock import Clock
+from scheduler.cache.assumptions import PodReader
 from scheduler.core import SchedulerCore
 from scheduler.page.board import Board
 from scheduler.page.explaining import state_for
@@ -33,12 +34,6 @@ class Answer:
 
 class TooManyQuestionsError(Exception):
     """Others ask already, or the API server does not answer; ``str()`` says which."""
-
-
-class PodReader(Protocol):
-    """What is needed of :class:`kube.client.KubeClient`."""
-
-    async def get(self, kind: Kind, name: str, *, namespace: str | None = None) -> bytes: ...
 
 
 class Explainer:

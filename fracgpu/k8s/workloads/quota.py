@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from fracgpu.errors import decode_wire
-from fracgpu.k8s.container import ContainerKind, ContainerSpec
+from fracgpu.k8s.container import ContainerSpec, pod_resource_sum
 from fracgpu.k8s.quantity import parse
 
 _COMPUTE: Final = ("cpu", "memory", "ephemeral-storage")
@@ -85,22 +85,11 @@ def _sums(containers: Sequence[ContainerSpec], *, limits: bool) -> dict[str, Fra
     ]
     names = {name for _, amounts in wanted for name in amounts}
     return {
-        name: _sum([(kind, _amount(amounts.get(name, "0"))) for kind, amounts in wanted])
+        name: pod_resource_sum(
+            [(kind, _amount(amounts.get(name, "0"))) for kind, amounts in wanted]
+        )
         for name in names
     }
-
-
-def _sum(amounts: Sequence[tuple[ContainerKind, Fraction]]) -> Fraction:
-    """Return the sum over a pod's containers, by the rule of `pod_resource_sum`, exactly."""
-    apps = sum((amount for kind, amount in amounts if kind is ContainerKind.APP), Fraction(0))
-    sidecars = peak = Fraction(0)
-    for kind, amount in amounts:
-        if kind is ContainerKind.SIDECAR:
-            sidecars += amount
-            peak = max(peak, sidecars)
-        elif kind is ContainerKind.INIT:
-            peak = max(peak, sidecars + amount)
-    return max(peak, apps + sidecars)
 
 
 def _amount(text: str | int | float) -> Fraction:
