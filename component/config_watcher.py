@@ -145,6 +145,8 @@ def strict_mapping(text: str) -> dict[str, Any]:
         raise ValueError(f"not YAML: {' '.join(str(error).split())}") from error  # on one line
     except (RecursionError, OverflowError) as error:
         raise ValueError(f"YAML that cannot be read: {error}") from error
+    except (AttributeError, LookupError) as error:  # as the library passes them on
+        raise ValueError("YAML with a value that is not what its tag (!!...) says") from error
     if found is None:
         return {}
     if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):

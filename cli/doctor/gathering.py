@@ -265,8 +265,8 @@ def _scheduler_configurations(
 def _yaml(text: str) -> Json:
     try:
         found: Any = yaml.safe_load(text)
-    except yaml.YAMLError:
-        return {}
+    except (yaml.YAMLError, ValueError, AttributeError, LookupError, RecursionError):
+        return {}  # a date that does not exist is a ValueError, and a tag may be any of these
     return found if isinstance(found, dict) else {}
 
 

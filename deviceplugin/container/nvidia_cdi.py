@@ -17,7 +17,7 @@ _CARD_NODE: Final = re.compile(r"/dev/nvidia\d+")
 _MAX_BYTES: Final = 4 * 1024 * 1024
 
 # What reading a document raises that does not have the structure of a spec.
-_MALFORMED: Final = (TypeError, ValueError, KeyError, AttributeError, RecursionError)
+_MALFORMED: Final = (TypeError, ValueError, LookupError, AttributeError, RecursionError)
 
 # Of the items of each list, what we read ourselves.
 _FIELDS: Final = {

@@ -66,9 +66,11 @@ async def test_what_the_cluster_has_is_read(kube: KubeClient) -> None:
 
 async def test_kube_schedulers_configuration_is_read_where_a_pod_of_ours_mounts_it() -> None:
     text = (DEPLOY / "scheduler-profile.yaml").read_text(encoding="utf-8")
+    odd = ("kind: [odd", "on: 2026-13-45", "a: !!bool b", "a: !!timestamp b", "[" * 5000)
+    notes = {f"notes-{number}": text for number, text in enumerate(odd)}
     lists = {
         "configmaps": [
-            {"metadata": {"name": name}, "data": {"profile.yaml": text, "notes": "kind: [odd"}}
+            {"metadata": {"name": name}, "data": {"profile.yaml": text, **notes}}
             for name in ("fracgpu-scheduler-profile", "fracgpu-scheduler-profile-of-last-week")
         ],
         "deployments": [b for b in shipped("Deployment") if name_of(b) == "fracgpu-scheduler"],

@@ -355,8 +355,11 @@ def test_no_container_is_made_of_a_spec_with_something_missing(
         a_builder(vendor=tmp_path).build("n", a_claim(), an_inventory(CARDS[0]))
 
 
-def test_a_file_that_was_cut_within_a_character_is_named(tmp_path: Path) -> None:
-    (tmp_path / "nvidia.yaml").write_bytes(b"kind: nvidia.com/gpu\nname: \xe2\x82")
+@pytest.mark.parametrize("value", [b"\xe2\x82", b"!!bool maybe", b"!!int ''", b"!!timestamp noon"])
+def test_a_file_that_was_cut_within_a_character_or_has_odd_tags_is_named(
+    tmp_path: Path, value: bytes
+) -> None:
+    (tmp_path / "nvidia.yaml").write_bytes(b"kind: nvidia.com/gpu\nname: " + value)
 
     with pytest.raises(NvidiaCdiError, match="is not a CDI spec"):
         NvidiaCdiSpecs([tmp_path]).find([A])

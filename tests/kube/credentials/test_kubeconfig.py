@@ -67,6 +67,7 @@ def context(**fields: Any) -> list[Any]:
             "it is no YAML (while parsing a flow mapping",
         ),
         (b"[" * 5000, "it is no YAML ("),
+        (b"current-context: !!timestamp noon", "it is no YAML ("),
         (but(clusters={"c": 1}), "it has clusters that are a dict; want"),
         (but(contexts=[{"context": {}}]), "it has an entry without a name in contexts; want"),
         (but(users=[{"name": "u", "user": "me"}]), "it has a user 'u' without fields; want"),
