@@ -12,7 +12,6 @@ from fracgpu.state.allocation import sizes as sizes_of
 from kube.client import KubeClient
 from kube.kinds import (
     DEVICE_CLASSES,
-    NODES,
     PODS,
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
@@ -113,27 +112,6 @@ async def test_pods_of_both_wirings_are_placed_at_once_each_on_nodes_of_its_own(
             parts = sizes_of(pod.record.assignment or {})
             held.update({card: mib for (_, card), mib in parts.items()})
         assert held == dict.fromkeys([card.uuid for card in CARDS["slots"]], 24_000)
-
-        sharing = {"type": names.SHARING_CONDITION, "status": "False", "reason": names.SWITCHING}
-        raw: Json = decode_object(await client.get(NODES, "slots"))
-        conditions = [*raw["status"]["conditions"], sharing]
-        await client.patch(
-            NODES, "slots", {"status": {"conditions": conditions}}, subresource="status"
-        )
-        gone = next(name for name in bound if name.startswith("slot-"))
-        await client.delete(PODS, gone, namespace="default", grace_s=0)
-        await client.create(PODS, a_slot_pod("after"), namespace="default")
-        said: list[str] = []
-
-        async def told() -> bool:
-            said[:] = await cluster.failures_of("after")
-            return any("unhealthy or cordoned" in message for message in said)
-
-        try:
-            await until(told, what="kube-scheduler says that the node takes no pods", limit_s=60)
-        except AssertionError as error:
-            raise AssertionError(f"{error}: {said}") from None
-        assert "after" not in await cluster.bound()
 
 
 async def test_our_kube_scheduler_gives_a_slot_pod_another_drivers_device_too(

@@ -5,20 +5,17 @@ rebalancer is a process. Webhook, kubelets, agents and what is measured are play
 """
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Final
 
 import pytest
 import pytest_asyncio
 
-from fracgpu import names
 from fracgpu.device_claims.claim import DeviceClaim, decode_claim
 from fracgpu.disruption.move import Ending
 from fracgpu.state.move_object import MoveMode, MoveObject, MovePhase
-from kube.client import PatchType
-from kube.kinds import DEPLOYMENTS, NODES, RESOURCE_CLAIMS
-from tests.support.api_gate import entering
+from kube.kinds import DEPLOYMENTS, RESOURCE_CLAIMS
 from tests.support.real_moves import (
     EVERY_WRITE,
     EVICT,
@@ -111,43 +108,3 @@ async def test_an_evicted_pod_is_replaced_on_the_reserved_card(
 
     move = await assert_relieved(cluster, app, pods=2)
     assert move.spec.mode is MoveMode.EVICT
-
-
-@asynccontextmanager
-async def going_over(cluster: MovingCluster, node: str) -> AsyncIterator[None]:
-    """Let a node say that it goes over to the other wiring, until its scheduler knows it."""
-    said = {"type": names.SHARING_CONDITION, "status": "False", "reason": names.SWITCHING}
-    patch = {"status": {"conditions": [{**said, "message": "played"}]}}
-    kube, strategic = cluster.kube, PatchType.STRATEGIC
-    await kube.patch(NODES, node, patch, subresource="status", how=strategic)
-    try:
-        yield
-    finally:
-        ended = {**said, "status": "True", "reason": "CardsShared", "message": ""}
-        patch = {"status": {"conditions": [ended]}}
-        await kube.patch(NODES, node, patch, subresource="status", how=strategic)
-
-
-@pytest.mark.parametrize("first", [MovePhase.SURGING, MovePhase.EVICTING])
-async def test_no_pod_is_lost_where_the_target_goes_over_to_the_other_wiring(
-    cluster: MovingCluster, first: MovePhase
-) -> None:
-    """The rebalancer has looked at the node for the last time before it disturbs the pod."""
-    evicted = first is MovePhase.EVICTING
-    pods = 2 if evicted else 1
-    body = a_workload(f"over-{pods}", replicas=pods, annotations=EVICT if evicted else None)
-    app = await cluster.add(DEPLOYMENTS, body, pods=pods)
-    leader = await cluster.leading()
-    go_on = leader.hold_at(entering(first))
-    await cluster.heat(app)
-    await cluster.wait_sprung(leader)
-    node = (await cluster.move(app)).spec.target.node
-
-    async with going_over(cluster, node):
-        go_on.set()
-        (move,) = await cluster.settle(app, pods=pods, limit_s=200)
-
-    assert move.status.result == Ending.RELIEVED.value, move.status
-    assert move.status.replacement is not None
-    assert move.status.replacement.node != node
-    assert cluster.fewest_ready[app] == 1

@@ -161,20 +161,3 @@ async def test_the_clusters_own_kube_scheduler_honours_as_many(tmp_path: Path) -
     found = await met(tmp_path, configure=clusters_own, scheduler="default-scheduler")
 
     assert found == dict.fromkeys(PREFERENCES, REPLICAS)
-
-
-async def test_a_soft_taint_that_a_pod_tolerates_is_no_reason_against_its_best_node(
-    tmp_path: Path,
-) -> None:
-    kept, other = (a_sharing_node(name) for name in ("node-00", "node-01"))
-    kept["spec"] = {"taints": [TAINT]}
-    tolerations = [{"key": TAINT["key"], "operator": "Exists"}]
-
-    async with real_scheduler(tmp_path, [kept, other]) as harness:
-        there = {"nodeSelector": {HOST: "node-00"}, "tolerations": tolerations}
-        await create(harness, "first", count=1, mib=12_000, **there)
-        placed = await create(harness, "next", count=2, mib=3_000, tolerations=tolerations)
-        elsewhere = await create(harness, "intolerant", count=2, mib=3_000)
-
-    assert placed == ["node-00"] * 2
-    assert elsewhere == ["node-01"] * 2

@@ -108,24 +108,6 @@ async def test_workloads_are_refused_where_their_author_types_them(
     assert "failed calling webhook" in await kubectl.refused("apply", "-f-", stdin=change)
 
 
-async def test_pods_live_on_with_the_webhook_down_unless_they_ask(
-    harness: Harness, kubectl: Kubectl
-) -> None:
-    async with in_force(harness, kubectl):
-        await kubectl("create", "-f-", stdin=named(a_pod(fraction="0.5"), "asks"))
-        said = await kubectl.refused(
-            "create",
-            "-f-",
-            stdin=named(a_pod(fraction="0.5", assignment="{}"), "forged"),
-        )
-        assert "fracgpu.io/assignment is '{}'; want no such annotation" in said
-    foreign = a_container(resources={"limits": {"aliyun.com/gpu-mem": "4"}})
-    for name, pod in (("plain", a_pod()), ("foreign", a_pod(foreign))):
-        assert "created" in await kubectl("create", "-f-", stdin=named(pod, name))
-    said = await kubectl.refused("create", "-f-", stdin=named(a_pod(fraction="0.5"), "late"))
-    assert "failed calling webhook" in said
-
-
 async def test_an_alert_tells_of_calls_that_kube_apiserver_could_not_make(
     api: ControlPlane, harness: Harness, kubectl: Kubectl, tmp_path: Path
 ) -> None:
