@@ -8,7 +8,15 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import replace
 
-from cli.cluster import ObservedCluster, cluster_state_of, namespace_of, observe, with_cluster
+from cli.cluster import (
+    NOT_INSTALLED,
+    ObservedCluster,
+    cluster_state_of,
+    is_installed,
+    namespace_of,
+    observe,
+    with_cluster,
+)
 from cli.extender_choice import DEFAULT_CONFIG_MAP, read_strategy, with_choice
 from cli.flags import Parser, add_cluster_flags, as_json, encode
 from cli.kube_scheduler import read_guards, with_refusals
@@ -19,6 +27,7 @@ from fracgpu import names
 from fracgpu.explain.answers import PodVerdict
 from fracgpu.explain.explanation import explain
 from fracgpu.explain.suggestions import suggest
+from fracgpu.spelling import nearest
 from kube.client import KubeClient
 from process.clock import SystemClock
 
@@ -62,13 +71,23 @@ async def _explain(client: KubeClient, word: str, options: argparse.Namespace) -
         print(encode({**as_json(explanation), **answer}, options.output))
     else:
         show_lines(open_console(), explanation_lines(explanation, suggestions))
-    return DONE if explanation.verdict.good else FAILED
+    if explanation.verdict.good:
+        return DONE
+    if not await is_installed(client):
+        complain("explain", NOT_INSTALLED)
+    return FAILED
 
 
 def _nearest(observed: ObservedCluster, key: str) -> str:
-    name = key.partition("/")[2]
-    same = [pod.info.record.key for pod in observed.pods if pod.info.record.name == name]
-    return f"; did you mean {same[0]}?" if same else ""
+    """Return a hint, if any: a pod of that name elsewhere, or of that workload, or the nearest."""
+    namespace, _, name = key.partition("/")
+    records = [pod.info.record for pod in observed.pods]
+    same = [it.key for it in records if it.name == name]
+    owned = [it.key for it in records if it.name.startswith(f"{name}-")]
+    if found := same or owned:
+        return f"; did you mean {found[0]}?"
+    near = nearest(name, [it.name for it in records if it.namespace == namespace])
+    return f"; did you mean {namespace}/{near}?" if near else ""
 
 
 def arguments() -> argparse.ArgumentParser:

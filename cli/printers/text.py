@@ -107,9 +107,10 @@ def explanation_lines(
     if explanation.asks:
         yield Line(text=f"  requests: {explanation.asks}")
     for held in explanation.held:
-        where = f"card {held.index}" if held.index >= 0 else "a card that the node no longer has"
+        gone = "a card that the node no longer has"
+        where = f"card {held.index} {held.model}" if held.index >= 0 else gone
         cores = f", {held.cores}% of the compute" if held.cores else ""
-        yield Line(text=f"  {where} {held.model}: {held.mib} MiB{cores} ({held.uuid})")
+        yield Line(text=f"  {where}: {held.mib} MiB{cores} ({held.uuid})")
     for blocker in explanation.blockers:
         yield Line(text=f"  blocked by: {blocker}", tone=Tone.BAD)
     for note in explanation.notes:
@@ -136,7 +137,7 @@ def _headline(explanation: Explanation) -> str:
             more = f" (and on {counted(others, 'other node')})" if others else ""
             return f"{pod} fits now: {explanation.choice.text}{more}"
         case PodVerdict.STUCK if node:
-            return f"{pod} is on {node} and cannot start"
+            return f"{pod} is on {node} without a card"
         case PodVerdict.STUCK:
             fitting = sum(node.fits for node in explanation.nodes)
             if fitting:
@@ -156,7 +157,8 @@ def _node_lines(node: NodeAnswer) -> Iterator[Line]:
     else:
         reasons = [objection.text for objection in node.objections]
         reasons += [node.reason] if node.reason else ["its cards fit"]
-        yield Line(text=f"{node.node}: {'; '.join(reasons)}", tone=Tone.HEAD)
+        # Of a node that does not share, both its labels and its cards say so.
+        yield Line(text=f"{node.node}: {'; '.join(dict.fromkeys(reasons))}", tone=Tone.HEAD)
     for card in node.cards:
         yield _card_line(card)
 

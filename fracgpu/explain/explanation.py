@@ -41,6 +41,9 @@ from fracgpu.state.snapshot import CardInfo, NodeInfo, Snapshot
 # Larger than any real value of the labels that the webhook compares with.
 _ANY_NUMBER: Final = "999999999"
 _LIMITING: Final = dict.fromkeys(names.ISOLATION_LABELS, "true")
+_NOT_ADMITTED: Final = (
+    f"the webhook has not admitted it (no {names.GRANTED}); create it again while the webhook is up"
+)
 _NO_SUCH_SIZE: Final = Objection(text="its labels say that it has no cards of the granted size")
 
 
@@ -254,13 +257,13 @@ def _placed(found: Explanation, pod_info: PodInfo, state: ClusterState) -> Expla
     found = replace(found, on_node=record.node, since=pod_info.started_at)
     if not record.assignment:
         why = record.problem or f"it has no {names.ASSIGNMENT}"
-        return replace(
-            found,
-            blockers=(
-                f"it was bound to {record.node} without cards ({why}), so the node agent does not "
-                "let it start; only FracGPU's extender may bind it: delete it and create it again",
-            ),
+        blocker = (
+            f"it was bound to {record.node} without cards ({why}), so the node agent does not "
+            "let it start; only FracGPU's extender may bind it: delete it and create it again"
+            if names.GRANTED in pod_info.annotations
+            else _NOT_ADMITTED
         )
+        return replace(found, blockers=(blocker,))
     return replace(found, verdict=PodVerdict.RUNS, held=_held(record, state))
 
 
@@ -289,10 +292,7 @@ def _blockers(pod: ExplainedPod, state: ClusterState) -> tuple[str, ...]:
     if pod_info.need_problem:
         found.append(f"what it asks for cannot be granted: {pod_info.need_problem}")
     elif names.GRANTED not in pod_info.annotations:
-        found.append(
-            f"the webhook has not admitted it (no {names.GRANTED}); create it again while the "
-            "webhook is up"
-        )
+        found.append(_NOT_ADMITTED)
     if pod_info.scheduler_name not in state.schedulers and not pod_info.device_claim:
         wanted = " or ".join(sorted(state.schedulers))
         found.append(

@@ -49,6 +49,10 @@ ONLY_WEBHOOK = (
     "The annotation fracgpu.io/granted is written only by the FracGPU webhook when the pod is "
     "created; nobody may set, change or remove it."
 )
+NOT_READ = (
+    "A pod of the namespace kube-system or fracgpu-system cannot request a card, because the "
+    "FracGPU webhook does not read it; create it in another namespace."
+)
 ONLY_AGENT = (
     "The annotations fracgpu.io/wired and fracgpu.io/applied are written only by the FracGPU agent "
     "of the pod's own node."
@@ -153,6 +157,17 @@ def test_where_the_webhook_does_not_look_nobody_can_have_been_granted_anything(
     pod = a_pod({GRANTED: "all of it"}, namespace=namespace)
 
     assert refusals("fracgpu-pods", pod) == [ONLY_WEBHOOK]
+
+
+@pytest.mark.parametrize("key", names.REQUEST_KEYS)
+def test_a_pod_cannot_request_a_card_where_the_webhook_does_not_read_it(key: str) -> None:
+    for namespace in ("kube-system", SYSTEM.rpartition(":")[2]):
+        asks, plain = (a_pod(notes, namespace=namespace) for notes in ({key: "1"}, {"app": "x"}))
+
+        assert refusals("fracgpu-pods", asks) == [NOT_READ]
+        assert refusals("fracgpu-pods", plain) == []
+        # Those that were there before can still be updated.
+        assert refusals("fracgpu-pods", a_pod({key: "1", "app": "y"}), old=asks) == []
 
 
 @pytest.mark.parametrize(

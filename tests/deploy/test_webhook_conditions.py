@@ -107,7 +107,8 @@ FOREIGN_NOTES = sorted(
         (a_pod(notes=("gpu-fraction",)), ["dialects", "hints"]),
         (a_pod("aliyun.com/gpu-mem", notes=("fracgpu.io/model",)), [""]),
         (a_pod(notes=("FracGPU.io/Fraction",)), [""]),
-        (a_pod(notes=("xfracgpu.io/fraction", "fracgpu-io/fraction")), []),
+        (a_pod(notes=("xfracgpu.io/fraction", "frac-gpu.io/fraction")), []),
+        (a_pod(notes=("fracgpu/fraction",)), [""]),
         (a_pod(labels=("fracgpu.io/fraction",)), [""]),
         (a_pod("aliyun.com/gpu-mem", labels=("fracgpu.io/fraction",)), [""]),
     ],
@@ -145,9 +146,17 @@ def test_an_update_that_leaves_the_template_is_not_asked_about(*, cron: bool) ->
 
 
 def test_a_request_on_the_workload_itself_is_asked_about_so_that_its_author_is_warned() -> None:
-    workload = a_workload(a_pod(), notes=("fracgpu.io/fraction",))
+    plain = a_workload(a_pod(), notes=("team",))
+    for part in ("annotations", "labels"):
+        workload = a_workload(a_pod(), notes=("team",))
+        workload["metadata"].setdefault(part, {})["fracgpu.io/fraction"] = "1"
 
-    assert who(WORKLOADS, workload) == ["workloads"]
+        assert who(WORKLOADS, workload) == ["workloads"]
+        # Also by kubectl annotate, on a workload that is there already.
+        assert who(WORKLOADS, workload, plain) == ["workloads"]
+        assert who(WORKLOADS, workload, workload) == []
+        assert who(TEMPLATES, workload, plain) == []
+        assert who(WORKLOADS, plain, workload) == []
 
 
 @pytest.mark.parametrize("part", ["annotations", "labels"])

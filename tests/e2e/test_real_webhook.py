@@ -98,6 +98,10 @@ async def test_workloads_are_refused_where_their_author_types_them(
         answer = await kubectl.ask("apply", "-f-", stdin=misplaced)
         assert answer.ok
         assert "Warning: spec.jobTemplate.metadata.annotations['fracgpu.io/fr" in answer.error
+        for key in ("fracgpu.io/memory", "fracgpu/fraction"):
+            answer = await kubectl.ask("annotate", "cronjob", "m", f"{key}=8Gi")
+            assert answer.ok
+            assert f"Warning: metadata.annotations['{key}'] has no effect" in answer.error
     # Without the webhook: objects without requests, and unchanged templates, are admitted.
     bare = workloads()["Deployment"] | {"metadata": {"name": "bare"}}
     assert "created" in await kubectl("apply", "-f-", stdin=bare)

@@ -1,5 +1,6 @@
 """Decides on a new pod: the edits that write its grant, or the reason why it is denied."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
@@ -580,6 +581,8 @@ def _warnings(
 
 
 _MOST_SHOWN: Final = 80
+_DOMAIN: Final = "fracgpu"  # how ours begins, however it is misspelt
+_AFTER_DOMAIN: Final = re.compile("[./]")
 
 
 def refuse_misplaced(annotations: Mapping[str, str], labels: Mapping[str, str]) -> tuple[str, ...]:
@@ -587,22 +590,25 @@ def refuse_misplaced(annotations: Mapping[str, str], labels: Mapping[str, str]) 
 
     Raises:
         RequestError: a label would be a request as an annotation, or an annotation would be ours
-            in lower case. (The API server accepts capitals in an annotation's prefix.)
+            in lower case, or with our whole prefix. (The API server accepts capitals in an
+            annotation's prefix.)
     """
-    capital = [
+    slips = [
         key
         for key in annotations
-        if not key.startswith(names.PREFIX) and key.lower().startswith(names.PREFIX)
+        if not key.startswith(names.PREFIX) and key.lower().startswith(_DOMAIN)
     ]
-    if capital:
-        key = min(capital)
-        small = key.lower()
-        raise RequestError(
-            field=f"annotation {key[:_MOST_SHOWN]}",
-            found=annotations[key],
-            wanted=f"{names.PREFIX} in small letters",
-            hint=f"did you mean {small}?" if small in names.POD_KEYS else "",
-        )
+    for key in sorted(slips):
+        meant, in_capitals = _meant(key), key.lower().startswith(names.PREFIX)
+        if meant or in_capitals:  # else somebody else's
+            raise RequestError(
+                field=f"annotation {key[:_MOST_SHOWN]}",
+                found=annotations[key],
+                wanted=f"{names.PREFIX} in small letters"
+                if in_capitals
+                else f"a key that begins with {names.PREFIX}",
+                hint=f"did you mean {meant}?" if meant else "",
+            )
     ours = [key for key in labels if key.startswith(names.PREFIX)]
     if not ours:
         return ()
@@ -624,6 +630,16 @@ def refuse_misplaced(annotations: Mapping[str, str], labels: Mapping[str, str]) 
     return (f"label {ours[0][:_MOST_SHOWN]}{many} has no effect: FracGPU reads annotations",)
 
 
-def requests_among(keys: Iterable[str]) -> list[str]:
-    """Return those of *keys* that would be requests as annotations of a pod, in any case."""
-    return sorted(key for key in keys if key.lower() in names.REQUEST_KEYS)
+def _meant(key: str) -> str:
+    """Return the key of ours that ``FracGPU.io/cards`` or ``fracgpu/cards`` stands for, if any."""
+    small = key.lower()
+    if not small.startswith(_DOMAIN):
+        return ""
+    meant = names.PREFIX + _AFTER_DOMAIN.split(small)[-1]
+    known = names.POD_KEYS if small.startswith(names.PREFIX) else names.REQUEST_KEYS
+    return meant if meant in known else ""
+
+
+def requests_among(keys: Iterable[str]) -> Mapping[str, str]:
+    """Return those of *keys* that are a request, or a slip for one, and what they mean."""
+    return {key: meant for key in sorted(keys) if (meant := _meant(key)) in names.REQUEST_KEYS}

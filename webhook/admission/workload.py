@@ -287,8 +287,8 @@ def _misplaced(body: msgspec.Raw, kind: WorkloadKind, review: Review) -> Iterato
         f"{parent}metadata.{part}" for parent in above for part in ("annotations", "labels")
     ):
         found = [str(where[-1]) for where, _ in _at(body, f"{place}.*")]
-        for key in requests_among(found):
+        for key, meant in requests_among(found).items():
             yield (
-                f"{place}['{key}'] has no effect on a {review.kind}: write {key.lower()} in "
+                f"{place}['{key}'] has no effect on a {review.kind}: write {meant} in "
                 f"{kind.templates[0]}.metadata.annotations"
             )

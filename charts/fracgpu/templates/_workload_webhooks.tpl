@@ -33,10 +33,20 @@ matchConditions:
   {{- index . 3 | nindent 2 }}
   # A template that an update does not change is not sent again, so that workloads can scale
   # and end while the webhook is down.
+  {{- if eq $path "/validate" }} A key that is new on the workload itself is, for its warning.
+  {{- end }}
   - name: template-is-new
     expression: >-
       oldObject == null || [[object.spec, oldObject.spec].map(spec,
       {{ include (printf "fracgpu.%sTemplates" $kinds) $ | indent 6 | trim }})].exists(it, it[0] != it[1])
+      {{- if eq $path "/validate" }} ||
+      {{- range $at, $part := list "annotations" "labels" }}
+      {{- if $at }} ||{{ end }}
+      (has(object.metadata.{{ $part }}) && object.metadata.{{ $part }}.exists(key,
+      key.matches('(?i)^fracgpu') &&
+      !(has(oldObject.metadata.{{ $part }}) && key in oldObject.metadata.{{ $part }})))
+      {{- end }}
+      {{- end }}
 {{- end }}
 
 {{ define "fracgpu.ownWorkloads" -}}
@@ -64,7 +74,7 @@ matchConditions:
 {{/* In CEL: whether some metadata has a key of ours. */}}
 {{ define "fracgpu.noted" -}}
 (has({{ . }}.annotations) &&
-{{ . }}.annotations.map(key, key).join('\n').matches('(?mi)^fracgpu[.]io/')) ||
+{{ . }}.annotations.map(key, key).join('\n').matches('(?mi)^fracgpu')) ||
 (has({{ . }}.labels) &&
 {{ . }}.labels.exists(key, key.startsWith('fracgpu.io/')))
 {{- end }}

@@ -81,6 +81,39 @@ async def test_a_pod_that_is_not_there_or_asks_nothing_is_a_wrong_call(cli: Cli)
     assert "requests no share of a card" in cli.read().err
 
 
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("default/web-7d4f9", "default/web-7d4f9-x2x4x"),
+        ("deployment/web", "default/web-7d4f9-x2x4x"),
+        ("pod/chat", "default/chat"),
+        ("default/chta", "default/chat"),
+        ("default/nothing", ""),
+    ],
+)
+async def test_a_name_typed_wrongly_is_answered_with_the_nearest(
+    cli: Cli, word: str, meant: str
+) -> None:
+    for name in ("web-7d4f9-x2x4x", "chat"):
+        await cli.kube.create(PODS, a_plain_pod(name), namespace="default")
+
+    assert await cli.call(main, word) == CALLED_WRONG
+
+    hint = f"; did you mean {meant}?" if meant else ""
+    assert cli.read().err == f"fracgpu explain: no pod {word}{hint}\n"
+
+
+async def test_where_fracgpu_is_not_installed_a_pod_without_a_card_is_told_so(cli: Cli) -> None:
+    await a_pod(cli.kube, "waits", mib=1_000)
+
+    assert await cli.call(main, "waits") == FAILED
+    assert "FracGPU is not installed in this cluster" in cli.read().err
+
+    await install_definitions(cli.kube)
+    assert await cli.call(main, "waits") == FAILED
+    assert cli.read().err == ""
+
+
 @pytest.mark.parametrize("argv", [[], ["pod"], ["pod", "a/b", "c/d"], ["a/b", "--what"]])
 def test_anything_but_one_pod_is_a_wrong_call(argv: list[str]) -> None:
     assert fracgpu(["explain", *argv]) == CALLED_WRONG

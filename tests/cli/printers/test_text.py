@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from cli.printers.text import Tone, explanation_lines, replay_lines
+from fracgpu.explain.answers import Explanation, NodeAnswer, Objection, PodVerdict
 from fracgpu.explain.explanation import explain
 from fracgpu.explain.suggestions import suggest
 from fracgpu.state.cluster_state import ClusterState, ExplainedPod, NodeConstraints
@@ -55,6 +56,16 @@ def test_a_closed_node_is_told_with_its_cards() -> None:
     assert "gpu-1: the node is cordoned; its cards fit" in said(a_waiting_pod(ASKS), state)
 
 
+def test_what_both_a_nodes_labels_and_its_cards_say_is_said_once() -> None:
+    text = "the node does not share its cards"
+    node = NodeAnswer(
+        node="gpu-1", fits=False, cards_fit=False, reason=text, objections=(Objection(text=text),)
+    )
+    found = Explanation(pod="default/new", verdict=PodVerdict.STUCK, asks="", nodes=(node,))
+
+    assert [line.text for line in explanation_lines(found, ())][-1] == f"gpu-1: {text}"
+
+
 def test_a_running_pod_is_told_its_cards_and_since_when() -> None:
     state = Cluster().node("gpu-1", a_card("GPU-a", index=2)).state()
 
@@ -64,11 +75,11 @@ def test_a_running_pod_is_told_its_cards_and_since_when() -> None:
     assert lines[-1] == "  card 2 NVIDIA A30: 20000 MiB (GPU-a)"
 
 
-def test_a_pod_bound_without_cards_is_told_that_it_cannot_start() -> None:
+def test_a_pod_bound_without_cards_is_told_so() -> None:
     state = Cluster().node("gpu-1", a_card("GPU-a")).state()
 
     assert said(bound(a_waiting_pod(ASKS), "gpu-1", None), state)[0] == (
-        "default/new is on gpu-1 and cannot start"
+        "default/new is on gpu-1 without a card"
     )
 
 

@@ -276,6 +276,20 @@ def test_a_limit_without_a_grant_is_a_pod_that_slipped_past() -> None:
     assert only_node(found).fits
 
 
+def test_a_pod_that_runs_without_a_grant_is_not_said_to_be_held_up_by_the_agent() -> None:
+    """It was created before FracGPU was there: default-scheduler bound it, kubelet started it."""
+    pod = bound(a_waiting_pod(ONE_GIB), "n", None)
+    pod = replace(pod, info=replace(pod.info, annotations={names.FRACTION: "0.5"}))
+
+    found = explain(pod, Cluster().node("n", a_card("GPU-a")).state())
+
+    assert (found.verdict, found.on_node) == (PodVerdict.STUCK, "n")
+    assert found.blockers == (
+        "the webhook has not admitted it (no fracgpu.io/granted); create it again while the "
+        "webhook is up",
+    )
+
+
 def test_another_scheduler_and_a_gate_stand_in_the_way_of_a_pod_with_room() -> None:
     pod = replace(a_waiting_pod(ONE_GIB), gates=("team/quota",))
     pod_info = replace(pod.info, scheduler_name="default-scheduler")

@@ -30,6 +30,15 @@ from webhook.admission.verdict import Allowed
             "FRACGPU.IO/colour",
             "annotation FRACGPU.IO/colour is '0.5'; want fracgpu.io/ in small letters",
         ),
+        *(
+            (
+                "annotations",
+                f"{prefix}fraction",
+                f"annotation {prefix}fraction is '0.5'; want a key that begins with fracgpu.io/; "
+                "did you mean fracgpu.io/fraction?",
+            )
+            for prefix in ("fracgpu/", "fracgpu.com/", "fracgpu-io/", "FracGPU/", "fracgpu.io.")
+        ),
     ],
 )
 def test_a_request_where_nobody_reads_it_is_answered(place: str, key: str, message: str) -> None:
@@ -60,3 +69,12 @@ def test_a_label_that_is_no_request_is_warned_of() -> None:
     assert judged(pod) == Allowed(
         warnings=("label fracgpu.io/a and 2 more has no effect: FracGPU reads annotations",)
     )
+
+
+def test_keys_that_begin_as_ours_and_ask_for_nothing_are_somebody_elses() -> None:
+    pod = a_pod()
+    pod["metadata"]["annotations"] = dict.fromkeys(
+        ("fracgpu-dashboard.example.com/team", "fracgpu/", "fracgpu", "x.fracgpu.io/fraction"), "1"
+    )
+
+    assert judged(pod) == Allowed()
