@@ -13,7 +13,7 @@ _CHART: Final = "charts/fracgpu"
 # What somebody changed by kubectl belongs to kubectl, and Helm 4 would stop at the conflict.
 _HELM: Final = "helm upgrade {name} {chart} -n {namespace} --reset-then-reuse-values"
 _TAKE_BACK: Final = "--force-conflicts"
-_KUSTOMIZE: Final = "kubectl apply --server-side --force-conflicts -k FOLDER"
+KUSTOMIZE: Final = "kubectl apply --server-side --force-conflicts -k FOLDER"
 _PAGE: Final = "docs/install.md"
 
 
@@ -51,6 +51,6 @@ def install_again(facts: Facts) -> str:
     if helm:
         return f"{helm} ({_PAGE})"
     if known:
-        return f"{_KUSTOMIZE} ({_PAGE})"
+        return f"{KUSTOMIZE} ({_PAGE})"
     new = _HELM.format(name="fracgpu", chart=_CHART, namespace=facts.system_namespace)
-    return f"{new}, or {_KUSTOMIZE} ({_PAGE})"
+    return f"{new}, or {KUSTOMIZE} ({_PAGE})"

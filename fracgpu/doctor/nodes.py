@@ -30,6 +30,7 @@ from fracgpu.doctor.ranking import (
     INSTALLED,
     SHARING_NODES,
     agent_on,
+    cards_of,
     pod,
     pods_of,
     runtime_class_of,
@@ -103,7 +104,7 @@ def _agent_missing(facts: Facts, node: Json, pods: Sequence[Json]) -> Finding | 
         f"the agent {agent} on node {name} is not ready",
         cure=f"{kubectl} describe pod {agent}; {kubectl} logs {agent}",
         breaks=[agent_on(name)],
-        needs=[pod(agent), pods_of(AGENT)],
+        needs=[pod(agent), pods_of(AGENT), cards_of(name)],
     )
 
 
@@ -133,7 +134,9 @@ def _driver(facts: Facts) -> Iterator[Finding]:
         elif condition.get("status") != "True" and condition.get("reason") in _DRIVER_REASONS:
             yield error(
                 f"node {name} shares no card: {condition.get('message')}",
-                cure=f"run nvidia-smi on the node, and see {_NEEDS}; then {logs}",
+                cure=f"run nvidia-smi on the node, and see {_NEEDS}; then {logs}; on nodes without "
+                "cards simulatedCards.enabled=true simulates some",
+                breaks=[cards_of(name)],
             )
         elif condition.get("reason") == names.AGENT_NOT_REGISTERED:
             yield warning(

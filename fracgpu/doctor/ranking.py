@@ -37,6 +37,11 @@ def runtime_class_of(workload_name: str) -> str:
     return f"runtime class of {workload_name}"
 
 
+def cards_of(node: str) -> str:
+    """Return the word for the cards that a node's agent can read."""
+    return f"cards of {node}"
+
+
 def agent_on(node: str) -> str:
     """Return the word for a node's agent."""
     return f"agent on {node}"

@@ -3,10 +3,11 @@
 from collections.abc import Iterator
 from typing import Final
 
-from fracgpu.doctor.cures import change, install_again
+from fracgpu.doctor.cures import KUSTOMIZE, change, install_again
 from fracgpu.doctor.facts import (
     Facts,
     Json,
+    Unread,
     is_ready,
     known,
     labels_of,
@@ -42,6 +43,7 @@ _IMAGE_WAITS: Final = (
     "ImageInspectError", "RegistryUnavailable",
 )  # fmt: skip
 _LONGEST: Final = 300
+_LEFT: Final = ", and before it fracgpu uninstall --yes for what an earlier installation has left"
 
 
 def _installed(facts: Facts) -> Iterator[Finding]:
@@ -49,10 +51,12 @@ def _installed(facts: Facts) -> Iterator[Finding]:
     if workloads_of(facts):
         return
     if configuration is None:
+        left = "" if isinstance(facts.definitions, Unread) or not facts.definitions else _LEFT
         yield error(
             f"FracGPU is not installed: namespace {facts.system_namespace} has no Deployment of it,"
             " and the cluster no webhook",
-            cure="docs/install.md; or name the namespace where it runs with --system-namespace",
+            cure=f"docs/install.md{left}; or name the namespace where it runs with "
+            "--system-namespace",
             breaks=[INSTALLED],
         )
         return
@@ -60,8 +64,19 @@ def _installed(facts: Facts) -> Iterator[Finding]:
     namespaces = {
         (each.get("clientConfig") or {}).get("service", {}).get("namespace")
         for each in configuration.get("webhooks") or ()
-    } - {None, facts.system_namespace}
-    for namespace in sorted(map(str, namespaces)):
+    } - {None}
+    if namespaces == {facts.system_namespace}:
+        # A release whose namespace was deleted is forgotten by Helm, and only installed anew.
+        again = change(configuration, "--install", "--create-namespace", otherwise=KUSTOMIZE)
+        yield error(
+            f"FracGPU was removed in part: namespace {facts.system_namespace} has no Deployment of "
+            "it, and the cluster still has its webhook, so every pod that requests a share is "
+            "refused",
+            cure=f"{again}, with the values or images of the first installation; or remove the "
+            "rest: fracgpu uninstall --yes",
+            breaks=[INSTALLED],
+        )
+    for namespace in sorted(map(str, namespaces - {facts.system_namespace})):
         yield error(
             f"namespace {facts.system_namespace} has no Deployment of FracGPU: the webhook runs in "
             f"namespace {namespace}",

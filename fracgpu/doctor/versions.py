@@ -22,6 +22,7 @@ from fracgpu.doctor.facts import (
 from fracgpu.doctor.finding import Check, Finding, error, warning
 from fracgpu.doctor.installation import SCHEDULER, workload_of
 from fracgpu.doctor.ranking import INSTALLED
+from fracgpu.errors import listed
 from fracgpu.k8s.release import (
     Release,
     image_name_and_tag,
@@ -135,18 +136,22 @@ def _roles(facts: Facts) -> Iterator[Finding]:
                 f"{name} is of version {tag or '(no tag)'}, the others of {usual or '(no tag)'}",
                 cure="helm upgrade, or the same newTag for every image (docs/install.md)",
             )
-    if usual and usual != facts.own_version and release_of(usual) is not None:
+    if usual.removeprefix("v") != facts.own_version and release_of(usual) is not None:
         yield warning(
             f"this program is of version {facts.own_version}, FracGPU in the cluster of {usual}",
             cure=f"pip install fracgpu=={usual}, or run the command from the cluster's image",
         )
+    older: dict[str, list[str]] = {}
     for pod in known(facts.pods):
         tag = _tag(pod.get("spec", {}))
-        if tag is not None and tag != usual and tag not in counts:
-            yield warning(
-                f"pod {name_of(pod)} still runs version {tag}",
-                cure=f"kubectl -n {facts.system_namespace} rollout status deployment,daemonset",
-            )
+        if tag is not None and tag not in counts and not pod["metadata"].get("deletionTimestamp"):
+            older.setdefault(tag, []).append(name_of(pod))
+    for tag, pods in older.items():
+        of = f"pod {pods[0]} still runs" if len(pods) == 1 else f"pods {listed(pods)} still run"
+        yield warning(
+            f"{of} version {tag}",
+            cure=f"kubectl -n {facts.system_namespace} rollout status deployment,daemonset",
+        )
 
 
 def _tag(spec: Json) -> str | None:

@@ -567,7 +567,9 @@ def _refuse_other_resources(spec: ContainerSpec) -> None:
                     field=PodField(key, container=spec.name, amounts=place),
                     found=amounts[key],
                     wanted=f"{names.GPU_MEM} in whole MiB",
-                    hint=f"use the annotation {names.CARDS} for several cards",
+                    hint=f"{key} is an annotation of the pod"
+                    if key in names.REQUEST_KEYS
+                    else f"use the annotation {names.CARDS} for several cards",
                 )
 
 

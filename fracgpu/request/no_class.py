@@ -34,7 +34,8 @@ def no_class(
             field="the request",
             found="a share of a card",
             wanted="a cluster with at least one shared, healthy card",
-            hint=f"no node labelled {names.SHARE_LABEL}=true has reported one yet",
+            hint=f"no node labelled {names.SHARE_LABEL}=true has reported one yet; fracgpu doctor "
+            "says why",
         )
     return _none_wanted(request, models_of(classes), where=" of this cluster")
 

@@ -54,6 +54,16 @@ def test_what_is_missing_is_installed_again_in_the_way_it_came() -> None:
     assert ", or kubectl apply" in install_again(nothing)
 
 
+def test_a_release_that_went_with_its_namespace_is_installed_anew() -> None:
+    """Helm keeps a release in its namespace: without it an upgrade finds none."""
+    webhooks = of_helm("MutatingWebhookConfiguration")
+    facts = healthy(deployments=(), daemon_sets=(), mutating_webhooks=webhooks)
+
+    cure = found_by("installed", facts).cure
+
+    assert cure.startswith(f"{UPGRADE}--install --create-namespace --force-conflicts, with the")
+
+
 def test_a_label_alone_makes_no_release() -> None:
     labelled = {"metadata": {"labels": {"app.kubernetes.io/managed-by": "Helm"}}}
     annotated = {"metadata": {"annotations": {"meta.helm.sh/release-name": "gpus"}}}

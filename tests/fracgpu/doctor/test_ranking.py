@@ -17,8 +17,9 @@ from fracgpu.doctor.facts import (
 )
 from fracgpu.doctor.finding import Finding, Result, Severity, error
 from fracgpu.doctor.ranking import Cause, rank
+from tests.fracgpu.doctor.test_nodes import AGENT, with_condition
 from tests.fracgpu.doctor.test_roles import APPS, deployments, waiting
-from tests.support.examined import NOON, a_lease, a_slice, healthy
+from tests.support.examined import NOON, a_lease, a_role_pod, a_slice, healthy
 
 LEADER_SLICE = a_slice("fracgpu-scheduler-leader", "10.1.0.7")
 UNANSWERED = AdmissionAnswer(refused_by_webhook=False, message="failed calling webhook")
@@ -92,6 +93,39 @@ def test_what_is_not_installed_is_one_finding() -> None:
     assert "FracGPU is not installed" in cause.finding.observed
     assert len(cause.consequences) > 10
     assert [other.finding.observed for other in others] == ["no node shares its cards"]
+
+
+def test_what_was_removed_in_part_is_one_finding() -> None:
+    """As kubectl delete namespace leaves it."""
+    gone = [
+        CertificateFact(secret=secret, not_after=None, problem="there is none")
+        for secret in ("fracgpu-ca", "fracgpu-webhook-tls")
+    ]
+    (cause,) = causes(
+        deployments=(), daemon_sets=(), slices=(), leases=(), pods=(), config_maps=(),
+        config_mistakes=None, admission=UNANSWERED, certificates=CertificatesFact(
+            certificates=tuple(gone), mistrust=(TrustFact(webhook="w", problem="has no bundle"),)
+        ),
+    )  # fmt: skip
+
+    assert "FracGPU was removed in part" in cause.finding.observed
+    assert {"replicas", "certificates", "webhook-trust", "webhook-answers", "agents"} <= set(
+        checks_below(cause)
+    )
+
+
+def test_an_agent_that_is_not_ready_for_want_of_a_driver_is_one_finding() -> None:
+    (cause,) = causes(
+        nodes=known(with_condition("CardsUnavailable", "NVML: driver not loaded").nodes),
+        pods=(
+            *(pod for pod in known(healthy().pods) if "plugin" not in str(pod["metadata"])),
+            a_role_pod("agent-1", AGENT, ready=False),
+        ),
+    )
+
+    assert "NVML: driver not loaded" in cause.finding.observed
+    assert "simulatedCards.enabled=true" in cause.finding.cure
+    assert checks_below(cause) == ["agents"]
 
 
 def test_faults_that_have_nothing_to_do_with_each_other_are_told_beside_each_other() -> None:

@@ -80,8 +80,25 @@ UNREACHED = "failed calling webhook: connection refused"
 FAULTS = {
     "nothing installed": (
         "installed",
+        healthy(deployments=(), daemon_sets=(), mutating_webhooks=(), definitions=()),
+        (
+            "FracGPU is not installed",
+            "cure: docs/install.md; or name the namespace where it runs with --system-namespace",
+        ),
+    ),
+    "a part of an earlier installation": (
+        "installed",
         healthy(deployments=(), daemon_sets=(), mutating_webhooks=()),
-        ("FracGPU is not installed", "--system-namespace"),
+        ("FracGPU is not installed", "docs/install.md, and before it fracgpu uninstall --yes for"),
+    ),
+    "a namespace that was deleted": (
+        "installed",
+        healthy(deployments=(), daemon_sets=()),
+        (
+            "FracGPU was removed in part: namespace fracgpu-system has no Deployment of it",
+            "cure: kubectl apply --server-side --force-conflicts -k FOLDER, with the values or",
+            "or remove the rest: fracgpu uninstall --yes",
+        ),
     ),
     "another namespace": (
         "installed",

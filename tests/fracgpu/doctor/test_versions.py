@@ -101,6 +101,33 @@ def test_a_pod_that_was_not_replaced_is_found() -> None:
     assert "rollout status" in finding.cure
 
 
+def test_pods_that_were_not_replaced_are_one_finding_without_those_that_are_going() -> None:
+    pods = [a_role_pod(f"fracgpu-webhook-{number}", "fracgpu-webhook") for number in range(3)]
+    for pod in pods:
+        pod["spec"]["containers"][0]["image"] = "fracgpu:0.0.8"
+    pods[2]["metadata"]["deletionTimestamp"] = "2026-11-20T12:00:00Z"
+
+    finding = found_by("roles", healthy(pods=tuple(pods)))
+
+    assert finding.observed == "pods fracgpu-webhook-0, fracgpu-webhook-1 still run version 0.0.8"
+
+
+def test_a_tag_that_begins_with_v_is_the_same_version() -> None:
+    workloads = {kind: shipped(kind) for kind in ("Deployment", "DaemonSet")}
+    for body in (*workloads["Deployment"], *workloads["DaemonSet"]):
+        for container in body["spec"]["template"]["spec"]["containers"]:
+            container["image"] = container["image"].replace("fracgpu:0.1.0", "fracgpu:v0.1.0")
+
+    result = result_of(
+        "roles",
+        healthy(
+            deployments=workloads["Deployment"], daemon_sets=workloads["DaemonSet"], pods=()
+        ),
+    )
+
+    assert result.verdict is Verdict.FINE
+
+
 def test_a_definition_that_is_missing_or_serves_another_version_is_found() -> None:
     missing = found_by("definition", healthy(definitions=()))
     (moves,) = shipped("CustomResourceDefinition")

@@ -164,7 +164,8 @@ def test_the_author_is_told_for_what_the_pod_waits() -> None:
     assert patched(Cluster().judged(a_pod(fraction="0.5", model="*A100*"))).warnings == (
         "no node can hold the pod now, and it waits for one of a pool of the catalogue with "
         "a100-80gb: the request is 'a share of a card'; want a cluster with at least one shared, "
-        "healthy card; no node labelled fracgpu.io/share=true has reported one yet",
+        "healthy card; no node labelled fracgpu.io/share=true has reported one yet; fracgpu doctor "
+        "says why",
     )
 
 
