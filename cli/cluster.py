@@ -14,6 +14,7 @@ from fracgpu.cards.card import NodeCards
 from fracgpu.device_claims.claim import DeviceClaim, decode_claim
 from fracgpu.device_claims.holders import describe_claim, with_claims
 from fracgpu.device_claims.quota import quota_problem
+from fracgpu.doctor.installation import WEBHOOK
 from fracgpu.explain.explanation import shortages
 from fracgpu.explain.subject import read_subject
 from fracgpu.k8s.node import Taint
@@ -40,7 +41,15 @@ from kube.errors import (
     Unauthorized,
     Unavailable,
 )
-from kube.kinds import DEPLOYMENTS, MOVES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_QUOTAS
+from kube.kinds import (
+    DEPLOYMENTS,
+    MOVES,
+    MUTATING_WEBHOOKS,
+    NODES,
+    PODS,
+    RESOURCE_CLAIMS,
+    RESOURCE_QUOTAS,
+)
 from kube.objects import decode_object
 from process.settings import SettingsError, load
 
@@ -273,7 +282,12 @@ def with_cluster(
             user_agent="fracgpu-cli",
             timeout_s=options.request_timeout,
         ) as client:
-            return await work(client)
+            code = await work(client)
+            if code != DONE and (wanted := getattr(options, "system_namespace", None)):
+                for other in await _namespaces_of_webhook(client) - {wanted}:
+                    text = f"FracGPU runs in namespace {other}: --system-namespace {other}"
+                    print(f"fracgpu {command}: {text}", file=sys.stderr)
+            return code
 
     try:
         return asyncio.run(run())
@@ -282,6 +296,16 @@ def with_cluster(
         return unanswered
     except KeyboardInterrupt:
         return interrupted
+
+
+async def _namespaces_of_webhook(client: KubeClient) -> set[str]:
+    """Return where FracGPU's webhook runs; nothing where that cannot be read."""
+    try:
+        body = await client.get_object(MUTATING_WEBHOOKS, WEBHOOK)
+    except KubeError:
+        return set()
+    configs = [each.get("clientConfig") or {} for each in body.get("webhooks") or ()]
+    return {config["service"]["namespace"] for config in configs if "service" in config}
 
 
 async def namespace_of(options: argparse.Namespace) -> str:

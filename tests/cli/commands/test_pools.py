@@ -8,7 +8,7 @@ import yaml
 
 from cli.commands.pools import main
 from cli.main import DONE, FAILED
-from kube.kinds import CONFIGMAPS, NAMESPACES
+from kube.kinds import CONFIGMAPS, MUTATING_WEBHOOKS, NAMESPACES
 from tests.cli.live_cluster import Cli
 
 CATALOGUE = """
@@ -44,6 +44,25 @@ async def test_each_pool_is_listed_with_its_class(cli: Cli) -> None:
         ["a100-80gb", "a100-2", "2", "80960", "NVIDIA-A100*80GB*"],
         ["t4", "t4", "1", "15040", "Tesla-T4"],
     ]
+
+
+async def test_in_the_wrong_namespace_the_command_says_where_fracgpu_runs(cli: Cli) -> None:
+    webhook = {
+        "name": "pods.fracgpu.io",
+        "clientConfig": {"service": {"name": "fracgpu-webhook", "namespace": "gpu"}},
+        "admissionReviewVersions": ["v1"],
+        "sideEffects": "None",
+    }
+    body = {"metadata": {"name": "fracgpu-webhook"}, "webhooks": [webhook]}
+    await cli.kube.create(MUTATING_WEBHOOKS, body)
+
+    assert await cli.call(main) == FAILED
+    assert cli.read().err.splitlines() == [
+        "fracgpu pools: there is no ConfigMap fracgpu-system/fracgpu-config",
+        "fracgpu pools: FracGPU runs in namespace gpu: --system-namespace gpu",
+    ]
+    assert await cli.call(main, "--system-namespace", "gpu") == FAILED
+    assert cli.read().err == "fracgpu pools: there is no ConfigMap gpu/fracgpu-config\n"
 
 
 async def test_json_is_for_programs(cli: Cli) -> None:

@@ -120,9 +120,7 @@ def test_a_tag_that_begins_with_v_is_the_same_version() -> None:
 
     result = result_of(
         "roles",
-        healthy(
-            deployments=workloads["Deployment"], daemon_sets=workloads["DaemonSet"], pods=()
-        ),
+        healthy(deployments=workloads["Deployment"], daemon_sets=workloads["DaemonSet"], pods=()),
     )
 
     assert result.verdict is Verdict.FINE

@@ -264,7 +264,8 @@ REFUSED: dict[str, tuple[PodRequest, Sequence[CardClass], str]] = {
         asks(HALF),
         (),
         "the request is 'a share of a card'; want a cluster with at least one shared, healthy "
-        "card; no node labelled fracgpu.io/share=true has reported one yet; fracgpu doctor says why",
+        "card; no node labelled fracgpu.io/share=true has reported one yet; fracgpu doctor says "
+        "why",
     ),
     "a model that lacks its stars": (
         asks(HALF, models=("h100",)),

@@ -380,6 +380,12 @@ REFUSED: dict[str, tuple[dict[str, str], str, *tuple[ContainerSpec, ...]]] = {
         "MiB; use the annotation fracgpu.io/cards for several cards",
         a_spec("a", gpu_count="1"),
     ),
+    "an annotation among the resources": (
+        {},
+        "limits['fracgpu.io/fraction'] of container 'a' is '500m'; want fracgpu.io/gpu-mem in "
+        "whole MiB; fracgpu.io/fraction is an annotation of the pod",
+        a_spec("a", fraction="500m"),
+    ),
     "a slot without memory": (
         {},
         "limits['fracgpu.io/gpu-slot'] of container 'a' is '1'; want no slot without memory: the "
