@@ -31,7 +31,10 @@ async def _ask(client: KubeClient, options: argparse.Namespace) -> int:
         await client.patch(PODS, name, change, namespace=namespace)
     except NotFound:
         return complain("move", f"there is no pod {namespace}/{name}")
-    print(f"asked for; follow it with fracgpu moves --watch {name}, or see why not in fracgpu plan")
+    print(
+        "asked for, of a rebalancer in mode active or recommend; follow it with fracgpu moves "
+        f"--watch {name}, or see why not in fracgpu plan"
+    )
     return DONE
 
 
