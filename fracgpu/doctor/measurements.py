@@ -78,7 +78,7 @@ def _prometheus(facts: Facts) -> Iterator[Finding]:
         yield error(
             f"Prometheus at {answer.url} does not answer: {answer.error}; the rebalancer has no "
             "usage to go by, and moves nothing",
-            cure="set its address: "
+            cure="docs/prometheus.md, if there is none yet; else set its address: "
             + change(
                 workload_of(deployments, names.REBALANCER) or {},
                 "--set prometheus.url=URL",
