@@ -3,7 +3,7 @@
 import asyncio
 import copy
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,12 +40,13 @@ from scheduler.extender.filter import Extender
 from scheduler.extender.gang_room import GangRoom
 from scheduler.extender.gangs import Gangs
 from scheduler.extender.preempt import Preemptor
+from scheduler.fence import Fence
 from scheduler.metrics import SchedulerMetrics
 from scheduler.pod_activator import PodActivator
 from scheduler.resizer import Resizer
 from tests.fakes.clock import VirtualClock
 from tests.fakes.events import RecordedEvents
-from tests.support.gpu import Json, a_gpu_pod, a_sharing_node, some_cards
+from tests.support.gpu import Json, a_bound_gpu_pod, a_gpu_pod, a_sharing_node, some_cards
 
 PATH = "/api/v1/namespaces/default/pods/p/binding"
 
@@ -336,6 +337,24 @@ class Harness:
         """Create a pod that our informer sees at once."""
         self.api.put(a_gpu_pod(name, **wanted))
         return self.see(name)
+
+    def run(self, name: str, *, node: str = "n", **wanted: Any) -> PodInfo:
+        """Create a pod that holds its part of a card of *node* already, and observe it."""
+        self.api.put(a_bound_gpu_pod(name, node=node, **wanted))
+        return self.see(name, ChangeType.ADDED)
+
+    def fence(
+        self, pods: Callable[[], Sequence[AnyPod]] | None = None, *, limit_s: float = 75.0
+    ) -> Fence:
+        """Return the fence of a replica that begins to lead, which has listed these pods."""
+        return Fence(
+            pods or self.pods,
+            self.record,
+            self.marker,
+            self.clock,
+            on_bound=self.assumptions.count_bound,
+            limit_s=limit_s,
+        )
 
     def see(self, name: str, what: ChangeType = ChangeType.MODIFIED) -> PodInfo:
         """Let the informer catch up with one pod."""

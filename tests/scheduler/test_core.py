@@ -23,7 +23,13 @@ from scheduler.cache.event_handlers import decode_any_pod
 from scheduler.core import SchedulerCore
 from scheduler.extender.api import ExtenderArgs
 from tests.fakes.clock import NOON, VirtualClock
-from tests.support.gpu import a_gpu_pod, a_sharing_node, some_cards
+from tests.support.gpu import (
+    a_bound_gpu_pod,
+    a_gpu_pod,
+    a_sharing_node,
+    refused_status,
+    some_cards,
+)
 from tests.support.moves import a_beneficiary, move_of
 
 
@@ -131,13 +137,10 @@ def test_the_cluster_turns_over_once_pods_that_were_bound_are_deleted_as_fast_as
     None
 ):
     core = a_core("a", strategy=Strategy.LEAST_WASTE)
-    uuids = [card.uuid for card in some_cards("a")]
     core.least_waste.learn_now()
 
     def pod_changed(number: int, what: ChangeType) -> None:
-        slices = json.dumps({"train": [{"card": uuids[0], "mib": 24_000}]})
-        notes = {ASSIGNMENT: slices}
-        body = a_gpu_pod(f"p{number}", mib=24_000, annotations=notes, nodeName="a")
+        body = a_bound_gpu_pod(f"p{number}", node="a", mib=24_000)
         body["metadata"]["uid"] = f"uid-{number}"
         pod = decode_any_pod(json.dumps(body).encode())
         key = ObjectKey("default", f"p{number}")
@@ -162,13 +165,7 @@ def test_a_pod_for_which_no_node_is_found_is_learnt_once_and_not_again_when_it_i
         body = a_gpu_pod("p", mib=24_000, cards=2)
         body["metadata"]["uid"] = "uid-p"
         if refused:
-            condition = {
-                "type": "PodScheduled",
-                "status": "False",
-                "reason": "Unschedulable",
-                "lastTransitionTime": "2026-07-01T12:00:00Z",
-            }
-            body["status"] = {"conditions": [condition]}
+            body["status"] = refused_status()
         if node:
             slices = [{"card": card.uuid, "mib": 24_000} for card in some_cards("a")[:2]]
             body["metadata"]["annotations"][ASSIGNMENT] = json.dumps({"train": slices})

@@ -5,21 +5,9 @@ import json
 
 from fracgpu import names
 from fracgpu.state.allocation import write_assignment
-from scheduler.fence import Fence
 from tests.scheduler.harness import Harness, silence
 from tests.support.core import on
 from tests.support.objects import a_pod
-
-
-def a_fence(cluster: Harness, *, limit_s: float = 75.0) -> Fence:
-    return Fence(
-        cluster.pods,
-        cluster.record,
-        cluster.marker,
-        cluster.clock,
-        on_bound=cluster.assumptions.count_bound,
-        limit_s=limit_s,
-    )
 
 
 async def test_without_a_record_every_pod_that_waits_for_a_share_is_marked_and_no_other() -> None:
@@ -32,7 +20,7 @@ async def test_without_a_record_every_pod_that_waits_for_a_share_is_marked_and_n
     cluster.see("going")
     cluster.api.put(a_pod("plain"))
     cluster.see("plain")
-    fence = a_fence(cluster)
+    fence = cluster.fence()
     assert fence.why_not() == "pending pods are not marked yet"
 
     await fence.mark_pending()
@@ -49,7 +37,7 @@ async def test_of_many_pods_that_wait_only_those_on_the_record_are_marked() -> N
     text = json.dumps({"term": "lease/4", "pods": [*uids, "gone"]})
     cluster.record.inherit({names.BINDINGS_UNDER_WAY: text}, term="lease/4")
 
-    await a_fence(cluster).mark_pending()
+    await cluster.fence().mark_pending()
 
     assert sorted(cluster.api.patches) == ["p7", "p8"]
     assert not cluster.record.concerns(uids[0])
@@ -60,7 +48,7 @@ async def test_what_could_not_be_marked_stays_on_the_record_for_the_next_leader(
     cluster.create("one")
     uid = cluster.args("one").uid
     cluster.api.patch_raises = silence()
-    fence = a_fence(cluster, limit_s=1)
+    fence = cluster.fence(limit_s=1)
     async with asyncio.TaskGroup() as group:
         rising = group.create_task(fence.mark_pending())
         while not rising.done():
@@ -76,14 +64,7 @@ async def test_very_many_pods_are_looked_at_in_pieces() -> None:
     await cluster.bind("bound")
     cluster.see("bound")
     (bound,) = cluster.bound_pods.pods()
-    fence = Fence(
-        lambda: [bound] * 5_000,
-        cluster.record,
-        cluster.marker,
-        cluster.clock,
-        on_bound=cluster.assumptions.count_bound,
-        limit_s=75.0,
-    )
+    fence = cluster.fence(lambda: [bound] * 5_000)
     async with asyncio.TaskGroup() as group:
         rising = group.create_task(fence.mark_pending())
         await asyncio.sleep(0)
@@ -97,7 +78,7 @@ async def test_until_all_are_marked_nothing_is_answered() -> None:
     cluster = Harness()
     cluster.create("one")
     cluster.api.patch_raises = silence()
-    fence = a_fence(cluster)
+    fence = cluster.fence()
     async with asyncio.TaskGroup() as group:
         rising = group.create_task(fence.mark_pending())
         for _ in range(20):
@@ -115,7 +96,7 @@ async def test_until_all_are_marked_nothing_is_answered() -> None:
 async def test_pods_are_woken_once_all_are_marked() -> None:
     cluster = Harness()
     cluster.create("one")
-    fence = a_fence(cluster)
+    fence = cluster.fence()
     woken: list[str | None] = []
 
     async def wake() -> None:
@@ -134,7 +115,7 @@ async def test_a_pod_that_went_meanwhile_needs_no_mark() -> None:
     cluster = Harness()
     cluster.create("one")
     cluster.delete("one", observed=False)
-    fence = a_fence(cluster)
+    fence = cluster.fence()
 
     await fence.mark_pending()
 
@@ -155,7 +136,7 @@ async def test_a_binding_that_lands_before_the_mark_counts_before_anything_is_pl
         before.record.name,
     )
 
-    await a_fence(cluster).mark_pending()
+    await cluster.fence().mark_pending()
 
     assert cluster.held() == 20_000
 
@@ -166,7 +147,7 @@ async def test_many_pods_that_cannot_be_marked_hold_nobody_up_longer_than_one() 
         cluster.create(f"p{at}", mib=1)
     cluster.api.patch_raises = silence()
     cluster.api.before_patch = lambda: cluster.clock.sleep(4)
-    fence = a_fence(cluster, limit_s=10)
+    fence = cluster.fence(limit_s=10)
     async with asyncio.TaskGroup() as group:
         rising = group.create_task(fence.mark_pending())
         while not rising.done():

@@ -3,8 +3,8 @@
 import json
 from datetime import timedelta
 
-from fracgpu.names import ASSIGNMENT
 from tests.scheduler.harness import Harness, silence
+from tests.support.gpu import a_bound_gpu_pod, refused_status
 
 
 def cordon(cluster: Harness, *cards: str, seconds: float) -> None:
@@ -15,13 +15,7 @@ def cordon(cluster: Harness, *cards: str, seconds: float) -> None:
 
 def refused(cluster: Harness, name: str) -> None:
     """Let kube-scheduler have found no node for a pod."""
-    condition = {
-        "type": "PodScheduled",
-        "status": "False",
-        "reason": "Unschedulable",
-        "lastTransitionTime": "2026-01-05T12:00:00Z",
-    }
-    cluster.api.pods[name]["status"] = {"phase": "Pending", "conditions": [condition]}
+    cluster.api.pods[name]["status"] = refused_status()
     cluster.see(name)
 
 
@@ -95,10 +89,9 @@ async def test_a_binding_to_other_cards_than_assumed_wakes_those_that_waited_for
     cluster.api.bind_raises = silence()
     await cluster.bind("placed")
     assert await woken(cluster) == []
-    slices = '{"train":[{"card":"GPU-n-1","mib":20000}]}'
-    pod = cluster.copy_of("placed")
-    pod["spec"]["nodeName"] = "n"
-    pod["metadata"].setdefault("annotations", {})[ASSIGNMENT] = slices
+    uid = cluster.args("placed").uid
+    pod = a_bound_gpu_pod("placed", node="n", card=1, mib=20_000)
+    pod["metadata"]["uid"] = uid
     cluster.api.put(pod)
 
     cluster.see("placed")

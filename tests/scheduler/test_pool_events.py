@@ -10,7 +10,7 @@ from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from scheduler.pool_events import REASON, PoolEvents
 from tests.fakes.clock import VirtualClock
 from tests.fakes.events import RecordedEvents
-from tests.support.gpu import a_gpu_pod
+from tests.support.gpu import a_gpu_pod, refused_status
 
 
 def a_pending_pod(name: str, *, tried: bool = True, **granted: Any) -> PodInfo:
@@ -19,10 +19,7 @@ def a_pending_pod(name: str, *, tried: bool = True, **granted: Any) -> PodInfo:
     pod = a_gpu_pod(name, annotations={names.GRANTED: note})
     pod["metadata"]["uid"] = name
     if tried:
-        condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
-        pod["status"] = {
-            "conditions": [{**condition, "lastTransitionTime": "2026-01-05T12:00:00Z"}]
-        }
+        pod["status"] = refused_status()
     return decode_pod_info(json.dumps(pod).encode())
 
 

@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fracgpu.cards.card import CardUuid
@@ -142,6 +141,8 @@ def landing(nodes: Nodes, *, mib: int, strategy: Strategy) -> tuple[CardUuid | N
     return part.card, fitting
 
 
+@example([[RELIEVED, IDLE], [replace(BUSY, held_mib=CARD_MIB)]], 8000, Strategy.PACK)
+@example([[RELIEVED, COOLER_RELIEVED, FULL]], 8000, Strategy.LEAST_WASTE)
 @given(
     st.lists(st.lists(known_cards, min_size=1, max_size=3), min_size=1, max_size=3),
     st.sampled_from([4000, 8000, 12_000, 24_000]),
@@ -156,30 +157,6 @@ def test_a_new_pod_lands_on_a_relieved_card_only_if_no_cooler_card_has_room(
     cards = cards_of(nodes)
     if card is not None and cards[card].relieved:
         assert cards[card].level == min(cards[uuid].level for uuid in fitting)
-
-
-@pytest.mark.parametrize("strategy", Strategy)
-@pytest.mark.parametrize("apart", [False, True], ids=["one node", "a node each"])
-@pytest.mark.parametrize(
-    ("known", "lands_on"),
-    [
-        # Less busy than the average card, and the fullest.
-        ([RELIEVED, IDLE, replace(BUSY, held_mib=CARD_MIB)], 1),
-        ([RELIEVED, COOLER_RELIEVED, FULL], 1),
-        ([COOLER_RELIEVED, RELIEVED, FULL], 0),
-        ([RELIEVED, FULL, FULL], 0),
-    ],
-    ids=["a cooler card", "two, the second cooler", "two, the first cooler", "no other"],
-)
-def test_the_card_that_a_new_pod_gets(
-    known: Sequence[Known], lands_on: int, *, apart: bool, strategy: Strategy
-) -> None:
-    nodes = [[card] for card in known] if apart else [known]
-    row, at = (lands_on, 0) if apart else (0, lands_on)
-
-    card, _ = landing(nodes, mib=8000, strategy=strategy)
-
-    assert card == f"GPU-{row}-{at}"
 
 
 def test_a_relieved_card_that_is_the_coolest_counts_as_any_other() -> None:

@@ -16,7 +16,6 @@ from fracgpu.state.allocation import Resize, sizes, write_assignment
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from fracgpu.units import Mib
 from kube.leader_election import LeaseLost
-from scheduler.fence import Fence
 from tests.scheduler.harness import Harness, refusal, silence
 from tests.support.gpu import some_cards
 
@@ -154,9 +153,7 @@ async def test_what_does_not_fit_is_refused_with_the_largest_size_that_does() ->
     ("isolation", "asked", "why"),
     [
         pytest.param("none", "4Gi", "neither driver nor kernel limit it", id="none"),
-        pytest.param("mps", "1Gi", "neither driver nor kernel limit it", id="mps"),
         pytest.param("kernel", "much", "want a Kubernetes quantity", id="no-size"),
-        pytest.param("kernel", "4096", "want a Kubernetes quantity", id="no-unit"),
     ],
 )
 async def test_a_share_that_nothing_limits_and_a_size_that_is_none_are_refused(
@@ -270,15 +267,7 @@ async def test_a_grant_that_is_late_is_refused_once_the_next_leader_has_marked_t
     async def stall() -> None:
         nonlocal stalled
         stalled, cluster.api.before_patch = True, None
-        other = Fence(
-            cluster.pods,
-            cluster.record,
-            cluster.marker,
-            cluster.clock,
-            on_bound=cluster.assumptions.count_bound,
-            limit_s=75.0,
-        )
-        await other.mark_pending()
+        await cluster.fence().mark_pending()
 
     cluster.api.before_patch = stall
     await ask(cluster, "p", "5000Mi")
@@ -298,16 +287,8 @@ async def test_a_pod_that_the_fence_finds_larger_than_listed_counts_so() -> None
     assert held(cluster) == 2000
     text = json.dumps({"term": "lease/4", "pods": [uid]})
     cluster.record.inherit({names.BINDINGS_UNDER_WAY: text}, term="lease/4")
-    fence = Fence(
-        lambda: listed,
-        cluster.record,
-        cluster.marker,
-        cluster.clock,
-        on_bound=cluster.assumptions.count_bound,
-        limit_s=75.0,
-    )
 
-    await fence.mark_pending()
+    await cluster.fence(lambda: listed).mark_pending()
 
     assert held(cluster) == 5000
 

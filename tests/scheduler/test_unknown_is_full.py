@@ -75,14 +75,6 @@ def test_an_assignment_that_cannot_be_read_is_counted_on_every_card_by_the_pods_
     assert cluster.count(gauge, annotation=names.ASSIGNMENT) == 0
 
 
-def test_a_field_of_a_later_version_is_skipped() -> None:
-    later = '{"train":[{"card":"GPU-n-0","mib":20000,"since":"2027"}]}'
-
-    cluster = a_harness(assignment=later)
-
-    assert free_mib(cluster) == {"GPU-n-0": 4_000, "GPU-n-1": CARD_MIB}
-
-
 def test_one_bad_annotation_on_a_node_no_longer_discards_the_others() -> None:
     cluster = a_harness(heat='{"GPU-n-1":1.01}', foreign='{"GPU-n-1":20000}')
 
@@ -105,25 +97,6 @@ def test_a_node_whose_cards_cordons_or_foreign_memory_cannot_be_read_takes_nothi
     assert "no shared cards known" in why
     cluster.annotate_node(dict.fromkeys((spoilt,)))
     assert fits(cluster, 1) is (spoilt != "cards")
-
-
-def test_a_card_of_unknown_heat_is_not_taken_for_a_cool_one() -> None:
-    cluster = a_harness(heat='{"GPU-n-0":0.4}', **{"load-time": annotations.write_time(NOON)})
-    node_info = cluster.ledger.node("n", now=cluster.clock.now())
-
-    assert node_info is not None
-    assert [card_info.heat for card_info in node_info.cards.values()] == [0.4, 1.0]
-
-
-@pytest.mark.parametrize("load_time", [None, "", "then"])
-def test_heat_whose_time_is_unknown_is_unknown_and_closes_no_node(load_time: str | None) -> None:
-    notes = {} if load_time is None else {"load-time": load_time}
-    cluster = a_harness(heat='{"GPU-n-0":0.1}', **notes)
-    node_info = cluster.ledger.node("n", now=cluster.clock.now())
-
-    assert node_info is not None
-    assert [card_info.heat for card_info in node_info.cards.values()] == [1.0, 1.0]
-    assert fits(cluster, CARD_MIB)
 
 
 async def test_what_an_absent_agent_said_is_no_heat_any_more_and_still_no_free_memory() -> None:

@@ -17,22 +17,11 @@ from scheduler.fence import awaits_placement
 from scheduler.metrics import Waiting, WaitReason
 from tests.fakes.clock import NOON
 from tests.support.core import a_need, a_pod_need, a_record
+from tests.support.gpu import refused_status
 from tests.support.page import PageCluster
 
 GATES = [{"name": "queue"}]
 CREATED = {"creationTimestamp": (NOON - timedelta(minutes=20)).isoformat()}
-
-
-def refused(why: str) -> dict[str, Any]:
-    """Return a pod's status after kube-scheduler has tried it."""
-    condition = {
-        "type": "PodScheduled",
-        "status": "False",
-        "reason": "Unschedulable",
-        "message": why,
-        "lastTransitionTime": NOON.isoformat(),
-    }
-    return {"conditions": [condition]}
 
 
 def counted(cluster: PageCluster) -> Mapping[WaitReason, int]:
@@ -55,7 +44,7 @@ def counted(cluster: PageCluster) -> Mapping[WaitReason, int]:
 )  # fmt: skip
 def test_a_pod_waits_for_what_its_nearest_node_lacks(why: str, reason: WaitReason) -> None:
     cluster = PageCluster()
-    cluster.pod("p", status=refused(f"0/3 nodes are available: {why}"))
+    cluster.pod("p", status=refused_status(f"0/3 nodes are available: {why}"))
 
     assert counted(cluster) == {reason: 1}
 
@@ -63,7 +52,7 @@ def test_a_pod_waits_for_what_its_nearest_node_lacks(why: str, reason: WaitReaso
 @pytest.mark.parametrize("obstacle", Obstacle)
 def test_the_reasons_are_those_that_the_extender_gives(obstacle: Obstacle) -> None:
     cluster = PageCluster()
-    cluster.pod("p", status=refused(refusal(Counter({obstacle: 3}))))
+    cluster.pod("p", status=refused_status(refusal(Counter({obstacle: 3}))))
 
     assert counted(cluster) == {WaitReason[obstacle.name]: 1}
 

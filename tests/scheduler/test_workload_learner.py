@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from fracgpu.cards.card import CardUuid
 from fracgpu.k8s.resources import HostResources
-from fracgpu.names import ASSIGNMENT, MODEL
+from fracgpu.names import MODEL
 from fracgpu.placement.policies.least_waste.library import Library
 from fracgpu.placement.policies.least_waste.order import LeastWasteOrder
 from fracgpu.request.need import Strategy
@@ -26,17 +26,9 @@ from scheduler.extender.filter import Extender
 from scheduler.metrics import RequestActivity
 from scheduler.workload_learner import WorkloadLearner
 from tests.scheduler.harness import Harness
-from tests.support.gpu import a_gpu_pod, some_cards
+from tests.support.gpu import a_bound_gpu_pod, a_gpu_pod, some_cards
 
 HOST = HostResources(pods=1)  # what the pods of these tests request besides cards
-
-
-def bound(cluster: Harness, name: str, *, node: str, card: int, mib: int) -> None:
-    slices = f'{{"train":[{{"card":"GPU-{node}-{card}","mib":{mib}}}]}}'
-    pod = a_gpu_pod(name, mib=mib, annotations={ASSIGNMENT: slices})
-    pod["spec"]["nodeName"] = node
-    cluster.api.put(pod)
-    cluster.see(name)
 
 
 def pending(**wanted: Any) -> PodInfo:
@@ -48,8 +40,8 @@ class Wasting:
 
     def __init__(self) -> None:
         self.cluster = Harness("a", "b", "c", "d", cards=2)
-        bound(self.cluster, "half", node="b", card=1, mib=12_000)
-        bound(self.cluster, "whole", node="c", card=0, mib=24_000)
+        self.cluster.run("half", node="b", card=1, mib=12_000)
+        self.cluster.run("whole", node="c", card=0, mib=24_000)
         self.matrix = self.cluster.matrix
         self.order = LeastWasteOrder(
             self.matrix, self.cluster.bound_pods, now=self.cluster.clock.now
@@ -134,10 +126,7 @@ async def test_the_same_mix_is_not_learnt_twice_and_another_one_is() -> None:
     assert await WorkloadLearner(wasting.order).once()
     assert not await WorkloadLearner(wasting.order).once()
     for n in range(3):
-        pod = a_gpu_pod(f"n{n}", mib=3_000, annotations={
-            ASSIGNMENT: '{"train":[{"card":"GPU-d-0","mib":3000}]}'
-        })  # fmt: skip
-        pod["spec"]["nodeName"] = "d"
+        pod = a_bound_gpu_pod(f"n{n}", node="d", mib=3_000)
         pod["metadata"]["uid"] = f"new-{n}"
         observed = decode_bound_pod(json.dumps(pod).encode())
         assert observed is not None
@@ -168,11 +157,9 @@ class TwoModels:
             self.cluster.matrix, self.cluster.bound_pods, now=self.cluster.clock.now
         )
 
-    def runs(self, name: str, *, model: str, node: str, mib: int = 12_000) -> None:
-        slices = f'{{"train":[{{"card":"GPU-{node}-0","mib":{mib}}}]}}'
-        notes = {ASSIGNMENT: slices, **({MODEL: model} if model else {})}
-        self.cluster.api.put(a_gpu_pod(name, mib=mib, annotations=notes, nodeName=node))
-        self.cluster.see(name)
+    def runs(self, name: str, *, model: str, node: str) -> None:
+        notes = {MODEL: model} if model else {}
+        self.cluster.run(name, node=node, mib=12_000, annotations=notes)
 
     def learnt(self) -> dict[frozenset[str] | None, float]:
         self.order.learn_now()
@@ -272,7 +259,7 @@ async def test_nodes_that_a_request_asked_about_are_evaluated_anew_once_they_cha
     async with learning(wasting, ChangeSignal()):
         wasting.quality(pending(mib=7_000), "a", "b", "c", "d")
         states = wasting.order.states
-        bound(wasting.cluster, "other", node="d", card=1, mib=5_000)
+        wasting.cluster.run("other", node="d", card=1, mib=5_000)
 
         await wasting.cluster.clock.advance(1.0)
 
@@ -288,7 +275,7 @@ async def test_a_change_of_the_cluster_is_followed_at_once() -> None:
     async with learning(wasting, changes):
         wasting.quality(pending(mib=12_000), "a")
         states = wasting.order.states
-        bound(wasting.cluster, "other", node="d", card=1, mib=5_000)
+        wasting.cluster.run("other", node="d", card=1, mib=5_000)
         changes.notify()
 
         await wasting.cluster.clock.advance(0.0)
@@ -301,7 +288,7 @@ async def test_twice_as_many_pods_are_learnt_before_the_minute_is_over() -> None
     async with learning(wasting, changes):
         assert wasting.order.times_learnt == 1
         for number in range(2):
-            bound(wasting.cluster, f"quarter-{number}", node="d", card=number, mib=6_000)
+            wasting.cluster.run(f"quarter-{number}", node="d", card=number, mib=6_000)
         for pod in wasting.cluster.bound_pods.pods()[-2:]:
             wasting.order.observe(pod)
         changes.notify()

@@ -1,5 +1,6 @@
 """Nodes with shared cards, and pods as the webhook leaves them."""
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -98,6 +99,33 @@ def a_gpu_pod(
             **spec,
         },
     }
+
+
+def a_bound_gpu_pod(
+    name: str,
+    *,
+    node: str,
+    card: int = 0,
+    mib: int = 1000,
+    annotations: Mapping[str, str] | None = None,
+    **spec: Any,
+) -> Json:
+    """Return a pod as its Binding left it: it holds *mib* of that card of `some_cards`."""
+    slices = json.dumps({"train": [{"card": f"GPU-{node}-{card}", "mib": mib}]})
+    notes = {names.ASSIGNMENT: slices, **(annotations or {})}
+    return a_gpu_pod(name, mib=mib, annotations=notes, nodeName=node, **spec)
+
+
+def refused_status(message: str = "0/1 nodes are available") -> Json:
+    """Return the status of a pod for which kube-scheduler has found no node."""
+    condition = {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": "Unschedulable",
+        "message": message,
+        "lastTransitionTime": "2026-01-05T12:00:00Z",
+    }
+    return {"phase": "Pending", "conditions": [condition]}
 
 
 async def register(client: KubeClient, node: Json) -> None:

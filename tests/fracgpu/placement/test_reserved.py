@@ -123,10 +123,15 @@ def replace_request(move: MoveObject, *, slots: int) -> MoveObject:
     return MoveObject(metadata=move.metadata, spec=changed, status=move.status)
 
 
-def test_the_second_reservation_serves_if_the_first_cannot() -> None:
-    full = a_record("full", node="m", assignment=on("m-1", 240))
-    ledger = a_ledger(a_move("a"), a_move("b", target=("n", "n-1")))
-    ledger.set_pod(full)
+@pytest.mark.parametrize("why", ["full", "cordoned", "gone"])
+def test_the_second_reservation_serves_if_the_first_cannot(why: str) -> None:
+    first = a_move("a", target=("m", "m-1") if why != "gone" else ("gone", "gone-1"))
+    ledger = a_ledger(first, a_move("b", target=("n", "n-1")))
+    if why == "full":
+        ledger.set_pod(a_record("full", node="m", assignment=on("m-1", 240)))
+    if why == "cordoned":
+        cordon = Cordon(card=CardUuid("m-1"), until=LATER, reason="hot")
+        ledger.set_node(replace(NODES[1], cordons=(cordon,)))
 
     assert placed(ledger, a_pod("p", 80)) == "n-1"
 

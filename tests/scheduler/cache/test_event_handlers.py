@@ -6,23 +6,18 @@ from datetime import timedelta
 from structlog.testing import capture_logs
 
 from fracgpu.cards.card import CardUuid
-from fracgpu.names import ASSIGNMENT
 from fracgpu.state.node_info import read_node
 from fracgpu.state.reservation import read_claims
 from kube.informer import Change, ChangeType
 from kube.objects import ObjectKey
 from tests.scheduler.harness import Harness
-from tests.support.gpu import a_gpu_pod, a_sharing_node
+from tests.support.gpu import a_sharing_node
 from tests.support.moves import move_of
 
 
 def test_a_bound_pod_is_counted_until_it_is_deleted() -> None:
     cluster = Harness()
-    pod = a_gpu_pod("p", annotations={ASSIGNMENT: '{"train":[{"card":"GPU-n-0","mib":1000}]}'})
-    pod["spec"]["nodeName"] = "n"
-    cluster.api.put(pod)
-
-    cluster.see("p", ChangeType.ADDED)
+    cluster.run("p")
     assert cluster.held() == 1000
     cluster.delete("p")
     assert cluster.held() == 0

@@ -12,6 +12,7 @@ import msgspec
 
 from fracgpu import names
 from fracgpu.cards.card import Card
+from fracgpu.device_claims.claim import DeviceClaim
 from fracgpu.k8s.disruption_budget import PodDisruptionBudget
 from fracgpu.k8s.workloads.quota import ResourceQuota
 from fracgpu.request.need import Strategy
@@ -52,7 +53,7 @@ from tests.support.claims import (
     held_mib,
     stored,
 )
-from tests.support.gpu import Json, some_cards
+from tests.support.gpu import Json, refused_status, some_cards
 
 Fault = Callable[[Callable[[], Awaitable[Json]]], Awaitable[Json]]
 
@@ -232,14 +233,8 @@ class ClaimsApi:
                 continue
             found = self._allocated(claim, refuse)
             if found is None:
-                condition = {
-                    "type": "PodScheduled",
-                    "status": "False",
-                    "reason": "Unschedulable",
-                    "message": "0/5 nodes are available: 5 cannot allocate all claims.",
-                    "lastTransitionTime": "2026-01-05T12:00:00Z",
-                }
-                self.put_pod(pod | {"status": {"conditions": [condition]}})
+                why = "0/5 nodes are available: 5 cannot allocate all claims."
+                self.put_pod(pod | {"status": refused_status(why)})
                 continue
             node, allocation = found
             meta = {**claim["metadata"], "resourceVersion": str(next(self._uids))}
@@ -433,3 +428,15 @@ def an_api(
 def a_pod(name: str, mib: int = 6_000, **more: Any) -> Json:
     """Return a pod whose claim has a name that follows from its own."""
     return a_claiming_pod(name, mib, claim=claim_name(name), **more)
+
+
+def owned(pod: Json, uid: str = "rs") -> Json:
+    """Return a pod with the ReplicaSet of this UID as its controller."""
+    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": uid}
+    pod["metadata"]["ownerReferences"] = [owner | {"controller": True}]
+    return pod
+
+
+def claim_of(api: ClaimsApi, pod: str) -> DeviceClaim:
+    """Return a pod's claim as it is stored."""
+    return decoded(api.claims[claim_name(pod)])

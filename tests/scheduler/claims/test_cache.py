@@ -78,17 +78,6 @@ def test_a_claim_that_users_made_is_counted_by_what_it_consumes() -> None:
     assert harness.free_mib("n1") == [8_000]
 
 
-def test_what_is_deallocated_is_free() -> None:
-    harness = ClaimsHarness(an_api(nodes=1))
-    claim = a_claim("p")
-    harness.see_claim(claim)
-
-    del claim["status"]
-    harness.see_claim(claim)
-
-    assert harness.free_mib("n1") == [8_000]
-
-
 def test_a_node_whose_cards_change_counts_what_is_on_them() -> None:
     harness = ClaimsHarness(an_api(nodes=1))
     harness.see_claim(a_claim("p"))

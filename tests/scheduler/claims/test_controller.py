@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from fracgpu.device_claims.claim import DeviceClaim
 from fracgpu.device_claims.taints import kept_for, reserved_by
 from fracgpu.state.ledger import ReservationState
 from scheduler.metrics import ClaimOutcome, WaitReason
@@ -22,19 +21,17 @@ from tests.scheduler.claims.harness import (
     an_api,
     answer_lost,
     busy,
+    claim_of,
     fine,
     killed_after,
     killed_before,
+    owned,
     silent,
     unanswered,
 )
-from tests.support.claims import a_claiming_pod, claim_name, decoded, stored
+from tests.support.claims import a_claiming_pod, claim_name, stored
 from tests.support.gpu import Json, some_cards
 from tests.support.moves import a_beneficiary, move_of
-
-
-def claim_of(api: ClaimsApi, pod: str) -> DeviceClaim:
-    return decoded(api.claims[claim_name(pod)])
 
 
 def listed(api: ClaimsApi, pod: str) -> list[str]:
@@ -70,33 +67,6 @@ async def test_the_first_card_counts_until_the_claim_is_allocated_and_then_that_
     free = {node: harness.free_mib(node)[0] for node in api.cards}
     assert sorted(free.values()) == [2_000, 2_000, 8_000, 8_000, 8_000]
     assert free["n1"] == 8_000  # the first card of the list, which was not taken
-
-
-async def test_what_a_claim_holds_is_free_when_the_claim_is_gone() -> None:
-    api = an_api(nodes=1)
-    harness = ClaimsHarness(api)
-    api.put_pod(a_pod("p"))
-    await harness.settle()
-    api.schedule()
-
-    api.remove_pod("p")
-    assert harness.free_mib("n1") == [2_000]  # as kube-scheduler counts it
-    api.remove_claim(claim_name("p"))
-
-    assert harness.free_mib("n1") == [8_000]
-
-
-async def test_a_pod_that_is_gone_before_its_claim_is_allocated_holds_nothing() -> None:
-    api = an_api(nodes=1)
-    harness = ClaimsHarness(api)
-    api.put_pod(a_pod("p"))
-    await harness.settle()
-
-    api.remove_pod("p")
-    api.remove_claim(claim_name("p"))
-
-    assert harness.free_mib("n1") == [8_000]
-    assert harness.core.ledger.assumed == {}
 
 
 async def test_where_nothing_fits_the_claim_is_open_and_an_event_says_why() -> None:
@@ -539,13 +509,6 @@ async def test_a_burst_gets_all_its_claims_and_others_have_their_turns() -> None
     assert max(later - at for at, later in itertools.pairwise(between_turns)) <= 32
 
 
-def a_replacement(name: str) -> Json:
-    pod = a_pod(name)
-    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "rs"}
-    pod["metadata"]["ownerReferences"] = [owner | {"controller": True}]
-    return pod
-
-
 def reservations(harness: ClaimsHarness) -> list[ReservationState]:
     states = harness.core.ledger.reservations.states(now=harness.clock.now())
     return [state for state, count in states.items() if count]
@@ -565,7 +528,7 @@ async def test_the_claim_of_a_replacement_consumes_the_reservation_whoever_leads
     harness.see_move(move)
     assert reservations(harness) == [ReservationState.HELD]
 
-    api.put_pod(a_replacement("p"))
+    api.put_pod(owned(a_pod("p")))
     await harness.settle()
     assert listed(api, "p") == ["GPU-n2-0"]
     assert claim_of(api, "p").tolerated == {reserved_by("move-1")}

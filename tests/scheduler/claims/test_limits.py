@@ -9,15 +9,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fracgpu.device_claims.claim import DeviceClaim
-from tests.scheduler.claims.harness import ClaimsApi, ClaimsHarness, a_pod, an_api, is_bound
+from tests.scheduler.claims.harness import (
+    ClaimsApi,
+    ClaimsHarness,
+    a_pod,
+    an_api,
+    claim_of,
+    is_bound,
+    owned,
+)
 from tests.support.claims import claim_name, decoded
 from tests.support.examples import at_least
 from tests.support.gpu import some_cards
 from tests.support.moves import move_of
-
-
-def claim_of(api: ClaimsApi, pod: str) -> DeviceClaim:
-    return decoded(api.claims[claim_name(pod)])
 
 
 def requested(api: ClaimsApi, pod: str) -> dict[str, str]:
@@ -154,9 +158,7 @@ def begin_move(
     for leader in leaders:
         leader.see_move(move)
     pod = a_pod(replacement, mib, limit_mib=limit_mib)
-    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": replacement}
-    pod["metadata"]["ownerReferences"] = [owner | {"controller": True}]
-    api.put_pod(pod)
+    api.put_pod(owned(pod, replacement))
 
 
 def check(api: ClaimsApi, limited: Collection[str]) -> None:

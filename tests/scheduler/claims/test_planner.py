@@ -12,7 +12,7 @@ from fracgpu.state.pod_info import PodInfo
 from scheduler.claims.cache import UnboundPod
 from scheduler.claims.planner import ClaimPlanner, Plan, why_no_claim
 from tests.fakes.clock import NOON
-from tests.scheduler.claims.harness import ClaimsHarness, a_pod, an_api
+from tests.scheduler.claims.harness import ClaimsHarness, a_pod, an_api, owned
 from tests.support.core import a_need, a_pod_need, a_record
 from tests.support.gpu import Json, some_cards
 from tests.support.moves import a_beneficiary, move_of
@@ -64,24 +64,6 @@ def test_nodes_that_are_to_be_left_out_are_not_listed() -> None:
         ({"taints": [{"key": "team", "value": "a", "effect": "NoSchedule"}]}, {}),
         ({"unschedulable": True}, {}),
         ({}, {"nodeSelector": {"zone": "b"}}),
-        (
-            {"labels": {"zone": "b"}},
-            {
-                "affinity": {
-                    "nodeAffinity": {
-                        "requiredDuringSchedulingIgnoredDuringExecution": {
-                            "nodeSelectorTerms": [
-                                {
-                                    "matchExpressions": [
-                                        {"key": "zone", "operator": "NotIn", "values": ["b"]}
-                                    ]
-                                }
-                            ]
-                        }
-                    }
-                }
-            },
-        ),
         ({}, {"cpu": "65"}),
         ({}, {"annotations": {"fracgpu.io/isolation": "kernel"}}),
     ],
@@ -101,25 +83,6 @@ def test_nodes_where_kube_scheduler_would_refuse_the_pod_are_not_listed(
     )
 
 
-def test_a_pod_goes_where_it_selects_and_tolerates() -> None:
-    harness = ClaimsHarness(an_api(nodes=2))
-    taint = {"key": "team", "value": "a", "effect": "NoSchedule"}
-    labels = {"zone": "b", "fracgpu.io/isolation-kernel": "true"}
-    harness.see_node("n2", harness.api.cards["n2"], labels=labels, taints=[taint])
-
-    plan = plan_of(
-        harness,
-        a_pod(
-            "p",
-            nodeSelector={"zone": "b"},
-            tolerations=[{"key": "team", "operator": "Exists"}],
-            annotations={"fracgpu.io/isolation": "kernel"},
-        ),
-    )
-
-    assert plan.nodes == ("n2",)
-
-
 def test_cpu_that_another_pod_is_about_to_take_is_not_free() -> None:
     harness = ClaimsHarness(an_api(nodes=2))
     first = a_pod("first", 1_000, cpu="60")
@@ -132,12 +95,6 @@ def test_cpu_that_another_pod_is_about_to_take_is_not_free() -> None:
 
 
 LATER = NOON + timedelta(hours=1)
-OWNER = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "rs"}
-
-
-def owned(pod: Json) -> Json:
-    pod["metadata"]["ownerReferences"] = [OWNER | {"controller": True}]
-    return pod
 
 
 def move_to(node: str, **facts: Any) -> MoveObject:

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fracgpu.device_claims.claim import DeviceClaim
 from fracgpu.device_claims.devices import device_name
 from fracgpu.k8s.disruption_budget import PodDisruptionBudget
 from kube.errors import Unavailable
@@ -21,13 +20,14 @@ from tests.scheduler.claims.harness import (
     a_pod,
     an_api,
     busy,
+    claim_of,
     fine,
     is_bound,
     killed_after,
     killed_before,
     unanswered,
 )
-from tests.support.claims import allocated, claim_name, decoded
+from tests.support.claims import allocated, claim_name
 from tests.support.examples import at_least
 from tests.support.gpu import Json, some_cards
 
@@ -38,10 +38,6 @@ def a_labelled_pod(name: str, app: str, **more: Any) -> Json:
     pod = a_pod(name, **more)
     pod["metadata"]["labels"] = {"app": app}
     return pod
-
-
-def claim_of(api: ClaimsApi, pod: str) -> DeviceClaim:
-    return decoded(api.claims[claim_name(pod)])
 
 
 def evicted(api: ClaimsApi) -> list[str]:
@@ -296,22 +292,6 @@ async def test_nor_do_they_if_another_leads_meanwhile(rounds: int) -> None:
 
     assert len(evicted(api)) == 1
     assert claim_of(api, "high").open
-
-
-async def test_whoever_leads_next_evicts_for_a_claim_for_which_nobody_had_to_leave_yet() -> None:
-    api, harness = await a_full_cluster(2)
-    api.put_pod(a_pod("high", priority=HIGH))
-    api.faults = [fine, killed_before]
-    with pytest.raises(Killed):
-        await harness.settle()
-    assert claim_of(api, "high").freed_on
-    harness.end()
-
-    after = ClaimsHarness(api)
-    after.preemptions.adopt()
-    await _refuse_all_nodes(api, after)
-
-    assert len(evicted(api)) == 1
 
 
 async def test_whoever_leads_next_keeps_what_is_free_already_for_whom_it_was_freed() -> None:

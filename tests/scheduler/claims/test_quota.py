@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from fracgpu.device_claims.quota import claimed_mib, quota_problem
 from fracgpu.k8s.workloads.quota import ResourceQuota, read_quota
+from fracgpu.state.pod_info import decode_pod_info
 from kube.informer import Change, ChangeType
 from kube.objects import ObjectKey
 from scheduler.claims.quota import Quotas
@@ -100,36 +101,18 @@ async def test_the_pod_goes_on_when_the_quota_is_raised_or_another_ends() -> Non
         (a_quota("9000", used="4000"), f"used: {MEMORY}=4000"),
     ],
 )
-async def test_a_quota_that_cannot_be_counted_by_is_not_taken_as_free(
+def test_a_quota_that_cannot_be_counted_by_is_not_taken_as_free(
     quota: ResourceQuota, why: str
 ) -> None:
-    api = an_api()
-    api.quotas = [quota]
-    harness = ClaimsHarness(api)
-    api.put_pod(a_pod("p"))
-
-    async with harness.running():
-        await harness.clock.advance(0.9)
-
-    ((_, reason, note),) = harness.recorder.events
-    assert reason == "ExceededQuota"
-    assert why in note
-    assert api.claims == {}
+    assert why in quota_problem(decode_pod_info(msgspec.json.encode(a_pod("p"))), [quota], ())
 
 
 @pytest.mark.parametrize(
     "quotas",
     [[a_quota("1", namespace="other")], [read_quota(b'{"metadata":{"namespace":"default"}}')]],
 )
-async def test_other_quotas_change_nothing(quotas: list[ResourceQuota]) -> None:
-    api = an_api()
-    api.quotas = quotas
-    harness = ClaimsHarness(api)
-
-    api.put_pod(a_pod("p"))
-    await harness.settle()
-
-    assert set(api.claims) == {claim_name("p")}
+def test_other_quotas_change_nothing(quotas: list[ResourceQuota]) -> None:
+    assert quota_problem(decode_pod_info(msgspec.json.encode(a_pod("p"))), quotas, ()) == ""
 
 
 async def test_nobody_is_evicted_for_a_pod_beyond_the_quota() -> None:

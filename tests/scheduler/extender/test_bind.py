@@ -504,24 +504,6 @@ async def test_what_pods_may_use_counts_against_the_limits_of_a_card() -> None:
     assert (part.mib, part.limit_mib) == (2000, 7000)
 
 
-async def test_what_pods_may_use_counts_on_when_their_card_can_no_longer_be_limited() -> None:
-    cluster = Harness(cards=1, mib=8000)
-    (card,) = some_cards("n", count=1, mib=8000)
-    cluster.add_node("n", (replace(card, limits_mib=Mib(8000)),))
-    cluster.create("a", mib=2000, annotations={names.MEMORY_LIMIT: "7000Mi"})
-    assert await cluster.bind("a") == ""
-    cluster.add_node("n", (card,))
-    cluster.see("a")
-    cluster.create("b", mib=1001)
-    cluster.create("c", mib=1000, annotations={names.MEMORY_LIMIT: "5000Mi"})
-
-    assert "the limits of its pods would be too large together" in await cluster.bind("b")
-    assert await cluster.bind("c") == ""
-
-    text = cluster.api.pods["c"]["metadata"]["annotations"][names.ASSIGNMENT]
-    assert read_assignment(text)["train"][0].limit_mib == 1000
-
-
 async def test_where_nothing_limits_a_pod_gets_what_it_is_guaranteed() -> None:
     cluster = Harness(cards=1, mib=8000)
     for name in ("a", "b"):

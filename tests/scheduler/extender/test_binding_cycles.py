@@ -7,20 +7,11 @@ import pytest
 
 from scheduler.extender.api import FilterResult
 from tests.scheduler.harness import Harness
+from tests.support.gpu import refused_status
 
 CLAIM = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
 FITS = FilterResult(passed=("n",))
-UNSCHEDULABLE = {
-    "conditions": [
-        {
-            "type": "PodScheduled",
-            "status": "False",
-            "reason": "Unschedulable",
-            "message": "0/1 nodes are available",
-            "lastTransitionTime": "2026-01-05T12:00:00Z",
-        }
-    ]
-}
+UNSCHEDULABLE = refused_status()
 
 
 def passed(cluster: Harness, name: str) -> None:

@@ -108,15 +108,3 @@ async def test_until_the_card_is_free_the_pod_is_placed_like_any_other() -> None
     assert passed(cluster, "other", "n") == ("n",)
     assert await cluster.bind("other", node="n") == ""
     assert card(cluster, "other") == "GPU-n-0"  # nothing is kept for a pod that has got in
-
-
-async def test_the_cards_are_kept_again_if_the_binding_of_the_pod_failed() -> None:
-    cluster = a_cluster("n")
-    cluster.see_move(keeping(cluster, "GPU-n-0", "GPU-n-1"))
-    uid = cluster.api.pods["big"]["metadata"]["uid"]
-    cluster.create("other", mib=8000)
-
-    await cluster.bind("big", node="n")
-    assert passed(cluster, "other", "n") == ("n",)
-    cluster.ledger.forget(uid)
-    assert passed(cluster, "other", "n") == ()

@@ -15,7 +15,6 @@ from fracgpu.state.allocation import read_assignment
 from fracgpu.state.move_object import MoveObject, MovePhase
 from fracgpu.state.pod_info import decode_pod_info
 from fracgpu.units import Mib
-from kube.informer import ChangeType
 from scheduler.extender.api import PreemptionArgs
 from tests.fakes.clock import NOON
 from tests.scheduler.harness import Harness, silence
@@ -76,21 +75,6 @@ async def test_the_pod_that_it_is_for_gets_just_that_node_and_card(strategy: Str
     assert cards_of(cluster)[names.MOVE] == "move-1"
 
 
-@STRATEGIES
-async def test_nobody_else_gets_the_reserved_memory(strategy: Strategy) -> None:
-    cluster = a_cluster("m", strategy=strategy)
-    cluster.see_move(a_move())
-    for number in range(8):
-        cluster.create(f"other-{number}", mib=8000)
-        await cluster.bind(f"other-{number}", node="m")
-
-    assert cluster.held("GPU-m-0") == 24_000
-    assert cluster.held("GPU-m-1") == 24_000
-    cluster.create("p", mib=8000, owner=OWNER)
-    assert await cluster.bind("p", node="m") == ""
-    assert card(cluster) == "GPU-m-1"
-
-
 async def test_what_the_replacement_may_use_is_reserved_with_what_it_is_guaranteed() -> None:
     cluster = a_cluster("m")
     cards = tuple(replace(card, limits_mib=Mib(24_000)) for card in some_cards("m", count=2))
@@ -112,23 +96,6 @@ async def test_what_the_replacement_may_use_is_reserved_with_what_it_is_guarante
     assert await cluster.bind("small", node="m") == ""
 
 
-async def test_a_reservation_is_counted_once_from_the_binding_on() -> None:
-    cluster = a_cluster()
-    cluster.see_move(a_move())
-    assert cluster.held("GPU-m-1") == 8000
-    cluster.create("p", mib=8000, owner=OWNER)
-
-    await cluster.bind("p", node="m")
-    assert cluster.held("GPU-m-1") == 8000
-    cluster.see("p")
-    assert cluster.held("GPU-m-1") == 8000
-    assert cluster.ledger.assumed == {}
-    cluster.see_move(a_move(phase=MovePhase.DONE))
-    assert cluster.held("GPU-m-1") == 8000
-    cluster.delete("p")
-    assert cluster.held("GPU-m-1") == 0
-
-
 async def test_a_target_that_is_no_candidate_is_given_up_and_the_source_stays_denied() -> None:
     cluster = a_cluster()
     cluster.see_move(a_move())
@@ -141,21 +108,6 @@ async def test_a_target_that_is_no_candidate_is_given_up_and_the_source_stays_de
     assert names.MOVE not in cards_of(cluster)
     assert cluster.held("GPU-m-1") == 8000
     assert cluster.count("fracgpu_scheduler_reservations_given_up_total") == 1
-
-
-@pytest.mark.parametrize("why", ["cordoned", "unschedulable", "gone"])
-async def test_a_target_out_of_service_is_given_up(why: str) -> None:
-    cluster = a_cluster()
-    cluster.see_move(a_move(target=("m", "GPU-m-1") if why != "gone" else ("gone", "GPU-gone")))
-    if why == "cordoned":
-        entry = {"GPU-m-1": {"until": UNTIL.isoformat(), "reason": "hot"}}
-        cluster.annotate_node({"cordons": json.dumps(entry)}, node="m")
-    cluster.create("p", mib=8000, owner=OWNER)
-    candidates = ("n",) if why == "unschedulable" else ("n", "m")
-
-    assert cluster.extender.filter(cluster.asking("p", *candidates)).passed == candidates
-    assert await cluster.bind("p", node="n") == ""
-    assert card(cluster) == "GPU-n-1"
 
 
 @STRATEGIES
@@ -216,12 +168,7 @@ def card_of_last(cluster: Harness) -> str:
 async def test_a_reservation_is_not_preempted() -> None:
     cluster = Harness("m", cards=1)
     cluster.see_move(a_move(target=("m", "GPU-m-0"), mib=16_000))
-    pod = a_gpu_pod("low", mib=8000, priority=0)
-    pod["spec"]["nodeName"] = "m"
-    slices = '{"train":[{"card":"GPU-m-0","mib":8000}]}'
-    pod["metadata"]["annotations"][names.ASSIGNMENT] = slices
-    cluster.api.put(pod)
-    uid = cluster.see("low", ChangeType.ADDED).record.uid
+    uid = cluster.run("low", node="m", mib=8000, priority=0).record.uid
 
     async def victims(mib: int) -> set[str]:
         body = json.dumps(a_gpu_pod("high", mib=mib, priority=10)).encode()
@@ -236,12 +183,7 @@ async def test_a_reservation_is_not_preempted() -> None:
 async def test_a_card_is_not_preempted_for_a_controller_that_is_kept_off_it() -> None:
     cluster = Harness("n", cards=1)
     cluster.see_move(a_move(phase=MovePhase.DONE))
-    pod = a_gpu_pod("low", mib=24_000, priority=0)
-    pod["spec"]["nodeName"] = "n"
-    slices = '{"train":[{"card":"GPU-n-0","mib":24000}]}'
-    pod["metadata"]["annotations"][names.ASSIGNMENT] = slices
-    cluster.api.put(pod)
-    uid = cluster.see("low", ChangeType.ADDED).record.uid
+    uid = cluster.run("low", node="n", mib=24_000, priority=0).record.uid
 
     def asked(owner: str) -> PreemptionArgs:
         body = json.dumps(a_gpu_pod("high", mib=8000, priority=10, owner=owner)).encode()
@@ -249,24 +191,3 @@ async def test_a_card_is_not_preempted_for_a_controller_that_is_kept_off_it() ->
 
     assert await cluster.preemptor.preempt(asked("other"))
     assert await cluster.preemptor.preempt(asked(OWNER)) == {}
-
-
-async def test_a_node_is_scored_by_the_card_that_the_owner_gets_not_by_the_one_it_is_kept_off() -> (
-    None
-):
-    cluster = a_cluster("n", "m")
-    for node, mib in (("n", 16_000), ("m", 12_000)):
-        cluster.create(f"on-{node}", mib=mib)
-        await cluster.bind(f"on-{node}", node=node)
-        assert card(cluster, f"on-{node}") == f"GPU-{node}-0"
-    cluster.see_move(a_move(target=("x", "GPU-x-0")))  # GPU-n-0 is denied to OWNER
-    cluster.create("p", mib=8000, owner=OWNER)
-    cluster.create("other", mib=8000, owner="another")
-
-    def scores(name: str) -> list[int]:
-        return list(cluster.extender.prioritize(cluster.asking(name, "n", "m")))
-
-    assert scores("other")[0] == MAX_SCORE  # it fills the first card of n
-    assert scores("p")[1] == MAX_SCORE  # on n it would get the empty card
-    assert await cluster.bind("p", node="n") == ""
-    assert card(cluster) == "GPU-n-1"

@@ -16,7 +16,7 @@ import pytest
 
 from certs.authority import make_ca, make_client, make_serving
 from component.leader_gate import LeaderGate
-from fracgpu.names import ASSIGNMENT, GANG
+from fracgpu.names import GANG
 from process.http2.connections import ALPN
 from process.telemetry import Readiness
 from process.tls import ServingTls, private_file
@@ -281,16 +281,8 @@ def a_preempt_request(uid: str, node: str, *, as_pods: bool = False) -> bytes:
 @pytest.mark.parametrize("as_pods", [False, True])
 async def test_a_preempt_request_is_answered_with_victims_by_uid(as_pods: bool) -> None:
     async with serving("n") as served:
-        slices = '{"train":[{"card":"GPU-n-0","mib":20000}]}'
         for card in range(4):
-            pod = a_gpu_pod(
-                f"low-{card}",
-                mib=20_000,
-                annotations={ASSIGNMENT: slices.replace("n-0", f"n-{card}")},
-            )
-            pod["spec"]["nodeName"] = "n"
-            served.cluster.api.put(pod)
-            served.cluster.see(f"low-{card}")
+            served.cluster.run(f"low-{card}", card=card, mib=20_000)
         uid = served.cluster.api.pods["low-0"]["metadata"]["uid"]
         found = await served.ask("preempt", a_preempt_request(uid, "n", as_pods=as_pods))
         of_gang = json.loads(a_preempt_request(uid, "n", as_pods=as_pods))

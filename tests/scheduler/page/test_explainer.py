@@ -7,7 +7,7 @@ import pytest
 from fracgpu.explain.answers import NO_FITTING_CARDS, PodVerdict, SuggestionKind
 from kube.informer import ChangeType
 from scheduler.page.explainer import TooManyQuestionsError
-from tests.support.gpu import some_cards
+from tests.support.gpu import refused_status, some_cards
 from tests.support.page import PageCluster
 
 
@@ -63,8 +63,7 @@ async def test_where_only_cards_are_known_no_pod_is_said_to_fit() -> None:
     cluster.node("n")
     cluster.pod("p")
     message = "0/1 nodes are available: 1 Insufficient cpu."
-    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
-    cluster.shelf.pods["default/p"]["status"] = {"conditions": [{**condition, "message": message}]}
+    cluster.shelf.pods["default/p"]["status"] = refused_status(message)
 
     found = await cluster.explainer.explain("default", "p")
 

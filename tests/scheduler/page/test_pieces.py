@@ -70,16 +70,3 @@ def test_a_client_of_another_instance_starts_anew() -> None:
     assert pieces.resumable("e", 1)
     assert not pieces.resumable("f", 1)
     assert not pieces.resumable("e", 2)
-
-
-def test_a_client_that_missed_more_removals_than_are_remembered_starts_anew() -> None:
-    pieces = Pieces("e", most_removed=1)
-    for key in ("a", "b"):
-        pieces.put(key, b"1")
-    version = pieces.version
-    pieces.remove("a")
-    assert pieces.resumable("e", version)
-
-    pieces.remove("b")
-
-    assert not pieces.resumable("e", version)

@@ -5,10 +5,9 @@ from datetime import timedelta
 
 import numpy as np
 
-from fracgpu.names import ASSIGNMENT
 from fracgpu.placement.policies.least_waste.nodes import PolicyNodes
 from tests.scheduler.harness import Harness
-from tests.support.gpu import a_gpu_pod, some_cards
+from tests.support.gpu import a_bound_gpu_pod, some_cards
 
 
 def followed(cluster: Harness) -> PolicyNodes:
@@ -22,14 +21,6 @@ def refresh(cluster: Harness, nodes: PolicyNodes) -> None:
     assert nodes.keep_up()
 
 
-def bound(cluster: Harness, name: str, *, node: str, mib: int, cpu: str = "2") -> None:
-    slices = json.dumps({"train": [{"card": f"GPU-{node}-0", "mib": mib}]})
-    pod = a_gpu_pod(name, mib=mib, annotations={ASSIGNMENT: slices}, nodeName=node)
-    pod["spec"]["containers"][0]["resources"]["requests"]["cpu"] = cpu
-    cluster.api.put(pod)
-    cluster.see(name)
-
-
 def test_free_parts_are_rounded_down_and_cpu_is_what_bound_pods_leave() -> None:
     cluster = Harness("a", "b", cards=2)
     nodes = followed(cluster)
@@ -37,7 +28,10 @@ def test_free_parts_are_rounded_down_and_cpu_is_what_bound_pods_leave() -> None:
     before = int(nodes.cpu_milli[row])
     assert nodes.levels[row].tolist() == [1000, 1000] + [0] * 30
 
-    bound(cluster, "p", node="a", mib=7)
+    pod = a_bound_gpu_pod("p", node="a", mib=7)
+    pod["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "2"
+    cluster.api.put(pod)
+    cluster.see("p")
     refresh(cluster, nodes)
 
     assert nodes.levels[row, :2].tolist() == [999, 1000]

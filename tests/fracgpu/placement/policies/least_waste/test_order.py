@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from msgspec import structs
 from numpy.typing import NDArray
 
-from fracgpu import names
 from fracgpu.cards.card import NodeCards
 from fracgpu.k8s.resources import HostResources
 from fracgpu.placement.node_matrix import NodeMatrix
@@ -23,7 +22,7 @@ from fracgpu.state.ledger import Ledger
 from fracgpu.state.pod_info import decode_pod_info
 from tests.fakes.clock import NOON
 from tests.scheduler.harness import Harness
-from tests.support.gpu import a_gpu_pod, some_cards
+from tests.support.gpu import a_bound_gpu_pod, a_gpu_pod, some_cards
 
 HOST: Final = HostResources(cpu_milli=500, pods=1)
 CARD_MIB: Final = 24_000
@@ -41,11 +40,7 @@ class Different:
         self.cluster = Harness(*self.nodes, cards=2)
         for node, of_cards in zip(self.nodes, taken, strict=True):
             for card, mib in enumerate(of_cards):
-                slices = json.dumps({"train": [{"card": f"GPU-{node}-{card}", "mib": mib}]})
-                notes = {names.ASSIGNMENT: slices}
-                name = f"{node}-{card}"
-                self.cluster.api.put(a_gpu_pod(name, mib=mib, annotations=notes, nodeName=node))
-                self.cluster.see(name)
+                self.cluster.run(f"{node}-{card}", node=node, card=card, mib=mib)
         self.matrix = self.cluster.matrix
         self.order = LeastWasteOrder(
             self.matrix, self.cluster.bound_pods, now=self.cluster.clock.now, request_ms=1
@@ -194,10 +189,7 @@ def test_nodes_of_a_model_that_came_after_the_mix_was_learnt_come_last_until_it_
 
 
 def a_bound_pod(name: str, *, mib: int = CARD_MIB) -> BoundPod:
-    slices = json.dumps({"train": [{"card": "GPU-n0-0", "mib": mib}]})
-    notes = {names.ASSIGNMENT: slices}
-    body = a_gpu_pod(name, mib=mib, annotations=notes, nodeName="n0")
-    found = decode_bound_pod(json.dumps(body).encode())
+    found = decode_bound_pod(json.dumps(a_bound_gpu_pod(name, node="n0", mib=mib)).encode())
     assert found is not None
     return found
 
