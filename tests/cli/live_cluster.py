@@ -17,10 +17,11 @@ from fracgpu.cards.card import CardUuid
 from fracgpu.state.allocation import Slice, write_assignment
 from fracgpu.units import Mib
 from kube.client import KubeClient
-from kube.kinds import PODS
+from kube.kinds import CONFIGMAPS, PODS
 from process.clock import SystemClock
 from simulator.apiserver.server import ApiServer
 from tests.support.gpu import a_gpu_pod, a_sharing_node, register, some_cards
+from tests.support.objects import a_config
 from tests.support.waiting import until_true
 
 NODE = "gpu-1"
@@ -33,6 +34,12 @@ async def furnish(client: KubeClient) -> None:
     # The agent writes the card sizes; pods with granted MiB select nodes by the largest.
     node["metadata"]["labels"][names.CARD_MEMORY_LABEL] = str(CARD_MIB)
     await register(client, node)
+
+
+async def configure(client: KubeClient, **keys: str) -> None:
+    """Create the ConfigMap of the roles with these keys."""
+    config = a_config(names.CONFIG_MAP) | {"data": keys}
+    await client.create(CONFIGMAPS, config, namespace=names.SYSTEM_NAMESPACE)
 
 
 async def a_pod(client: KubeClient, name: str, *, mib: int, **options: Any) -> dict[str, Any]:

@@ -25,13 +25,14 @@ from fracgpu.state.node_info import observe_node, read_node
 from fracgpu.units import Mib
 from kube.client import KubeClient
 from kube.informer import Change, ChangeType
-from kube.kinds import CONFIGMAPS, NAMESPACES
+from kube.kinds import NAMESPACES
 from kube.objects import ObjectKey
 from scheduler.cache.event_handlers import decode_any_pod
 from scheduler.core import SchedulerCore
 from scheduler.workload_learner import WorkloadLearner
+from tests.cli.live_cluster import configure
 from tests.fakes.clock import NOON, VirtualClock
-from tests.support.gpu import a_gpu_pod, a_sharing_node
+from tests.support.gpu import a_bound_gpu_pod, a_gpu_pod, a_sharing_node
 
 Json = dict[str, Any]
 MODELS = (("NVIDIA A30", 24_000), ("NVIDIA H100", 80_000), ("Tesla T4", 16_000))
@@ -97,11 +98,8 @@ def some_cards_of(dice: random.Random, node: str, model: str, mib: int) -> tuple
 
 def a_running_pod(dice: random.Random, name: str, node: str, card: Card) -> Json:
     mib = card.total_mib // dice.choice([4, 5, 8])
-    slices = json.dumps({"train": [{"card": card.uuid, "mib": mib}]})
-    notes = {names.ASSIGNMENT: slices}
-    if dice.random() < 0.4:
-        notes[names.MODEL] = card.model
-    pod = a_gpu_pod(name, mib=mib, annotations=notes, nodeName=node)
+    notes = {names.MODEL: card.model} if dice.random() < 0.4 else {}
+    pod = a_bound_gpu_pod(name, node=node, card=card.index, mib=mib, annotations=notes)
     pod["metadata"]["uid"] = name
     pod["spec"]["containers"][0]["resources"]["requests"] = {"cpu": dice.choice(["1", "500m"])}
     pod["status"] = {"phase": "Running"}
@@ -206,18 +204,16 @@ def test_a_pod_that_has_its_cards_is_not_offered_to_the_extender_again() -> None
     assert explanation.choice.node == ""
 
 
-async def with_config(kube: KubeClient, data: Json) -> tuple[Strategy, tuple[str, ...]]:
+async def with_config(kube: KubeClient, data: dict[str, str]) -> tuple[Strategy, tuple[str, ...]]:
     namespace, _, name = PLACE_OF_CONFIG
     await kube.create(NAMESPACES, {"metadata": {"name": namespace}})
-    await kube.create(
-        CONFIGMAPS, {"metadata": {"name": name, "namespace": namespace}, "data": data}
-    )
+    await configure(kube, **data)
     return await read_strategy(kube, namespace=namespace, config_map=name)
 
 
 @pytest.mark.parametrize("data", [None, {}, {"placement": ""}, {"placement": "strategy: spread"}])
 async def test_every_command_has_the_strategy_that_scheduler_and_rebalancer_have(
-    kube: KubeClient, data: Json | None
+    kube: KubeClient, data: dict[str, str] | None
 ) -> None:
     """`fracgpu explain` reads it in one place, `fracgpu plan` and the replay in another."""
     explained = await with_config(kube, data) if data is not None else await unconfigured(kube)

@@ -3,12 +3,10 @@
 from dataclasses import replace
 from datetime import timedelta
 
-from msgspec import structs
-
 from cli.fleet import fleet_json, fleet_of
-from fracgpu.cards.card import CardUuid, CordonEffect, Health
+from fracgpu.cards.card import CardUuid, Health
 from fracgpu.units import Mib
-from tests.support.core import a_card, an_allocation
+from tests.support.core import a_card
 from tests.support.explaining import NOON, Cluster
 
 
@@ -51,33 +49,6 @@ def test_trouble_is_told_with_its_reason_and_its_end() -> None:
     assert (first.trouble, first.until) == ("unhealthy: Xid 79", None)
     assert second.trouble == "cordoned until 12:01:00 UTC: hot"
     assert second.until is not None
-
-
-def test_a_card_that_is_avoided_is_told_with_its_end() -> None:
-    cluster = Cluster().node(
-        "n", a_card("GPU-a"), cordons={"GPU-a": 60}, effect=CordonEffect.PREFER_NO_SCHEDULE
-    )
-    state = cluster.state()
-
-    (card,) = fleet_of(state.snapshot, state.pods).nodes[0].cards
-
-    assert card.trouble == "avoided until 12:01:00 UTC: warm"
-    assert card.until == NOON + timedelta(seconds=60)
-
-
-def test_memory_that_an_unreadable_assignment_may_hold_is_not_free_and_says_whose_it_is() -> None:
-    cluster = Cluster().node("n", a_card("GPU-a", mib=24_000), a_card("GPU-b", index=1))
-    cluster.holder("chat", "n", "GPU-a", 9_000)
-    cluster.allocations = [
-        structs.replace(cluster.allocations[0], by_card={}, unplaced=an_allocation(24_000))
-    ]
-    state = cluster.state()
-
-    for card in fleet_of(state.snapshot, state.pods).nodes[0].cards:
-        assert (card.held_mib, card.free_mib, card.slices) == (0, 0, ())
-        assert card.trouble == (
-            "24000 MiB of it may be held by default/chat, whose assignment is unreadable"
-        )
 
 
 def test_nodes_without_cards_are_left_out_unless_they_should_have_some() -> None:

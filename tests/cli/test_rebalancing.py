@@ -8,17 +8,9 @@ from fracgpu import names
 from fracgpu.disruption.policy import Mode
 from fracgpu.request.need import Strategy
 from kube.client import KubeClient
-from kube.kinds import CONFIGMAPS
+from tests.cli.live_cluster import configure
 from tests.support.moving import make_cluster
 from tests.support.rebalancing import COOL_CARD, HOT_CARD
-
-
-async def configure(kube: KubeClient, **keys: str) -> None:
-    body = {
-        "metadata": {"name": names.CONFIG_MAP, "namespace": names.SYSTEM_NAMESPACE},
-        "data": keys,
-    }
-    await kube.create(CONFIGMAPS, body)
 
 
 async def test_the_configmap_is_read_as_the_rebalancer_reads_it(kube: KubeClient) -> None:

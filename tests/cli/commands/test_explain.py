@@ -10,10 +10,10 @@ from cli.commands.explain import main
 from cli.main import CALLED_WRONG, DONE, FAILED
 from cli.main import main as fracgpu
 from fracgpu import names
-from kube.kinds import CONFIGMAPS, MOVES, NAMESPACES, NODES, PODS
+from kube.kinds import MOVES, NAMESPACES, PODS
 from process.clock import SystemClock
 from simulator.demo.definitions import install_definitions
-from tests.cli.live_cluster import NODE, Cli, a_pod, bind, furnish
+from tests.cli.live_cluster import NODE, Cli, a_pod, bind, configure, furnish
 from tests.support.moves import a_beneficiary, move_body, move_of
 from tests.support.objects import a_pod as a_plain_pod
 
@@ -123,10 +123,7 @@ async def test_explain_asks_with_the_clusters_strategy_and_the_pods_own(cli: Cli
     await furnish(cli.kube)
     await bind(cli.kube, await a_pod(cli.kube, "chat", mib=9_000), card=0, mib=9_000)
     await cli.kube.create(NAMESPACES, {"metadata": {"name": names.SYSTEM_NAMESPACE}})
-    config = {"name": names.CONFIG_MAP, "namespace": names.SYSTEM_NAMESPACE}
-    await cli.kube.create(
-        CONFIGMAPS, {"metadata": config, "data": {"placement": "strategy: spread"}}
-    )
+    await configure(cli.kube, placement="strategy: spread")
     await a_pod(cli.kube, "waits", mib=1_000)
     await a_pod(cli.kube, "packed", mib=1_000, annotations={names.PLACEMENT: "pack"})
 
@@ -136,86 +133,29 @@ async def test_explain_asks_with_the_clusters_strategy_and_the_pods_own(cli: Cli
     assert cli.read().out.startswith("default/packed fits now: gpu-1, card 0\n")
 
 
-async def test_a_card_that_a_move_holds_is_said_to_be_reserved_and_for_which_replacement(
-    cli: Cli,
-) -> None:
+async def test_cards_that_moves_reserve_and_keep_are_told_with_the_move(cli: Cli) -> None:
     await furnish(cli.kube)
     await install_definitions(cli.kube)
     until = SystemClock().now() + timedelta(hours=1)
-    for card in (0, 1):
-        move = move_of(
-            f"move-{card}",
-            owner_uid=f"owner-{card}",
-            source=(NODE, f"GPU-{NODE}-{1 - card}"),
-            target=(NODE, f"GPU-{NODE}-{card}"),
-            mib=20_000,
-            reserved_until=until,
-            source_denied_until=until,
-        )
+    big = await a_pod(cli.kube, "big", mib=20_000)
+    first, second = (f"GPU-{NODE}-{card}" for card in (0, 1))
+    kept = a_beneficiary(second, uid=big["metadata"]["uid"], held_until=until)
+    for move in (
+        move_of("reserves", target=(NODE, first), mib=20_000, reserved_until=until),
+        move_of("makes-room", source=(NODE, second), beneficiary=kept),
+    ):
         body = move_body(move)
         body["spec"]["reservedUntil"] = until.isoformat()
         await cli.kube.create(MOVES, body)
     await a_pod(cli.kube, "other", mib=12_000)
-    await a_pod(cli.kube, "replacement", mib=20_000, owner="owner-1")
-    await a_pod(cli.kube, "sibling", mib=5_000, owner="owner-1")
 
     assert await cli.call(main, "default/other", "--json") == FAILED
     (node,) = json.loads(cli.read().out)["nodes"]
     assert [card["reason"] for card in node["cards"]] == [
         "too little free memory for 12000 MiB; 20000 MiB reserved for the replacement of "
-        f"team-a/web-1 (move move-{card})"
-        for card in (0, 1)
+        "team-a/web-1 (move reserves)",
+        "kept for default/big, for which move makes-room makes room",
     ]
-
-    assert await cli.call(main, "default/replacement", "--json") == DONE
-    (node,) = json.loads(cli.read().out)["nodes"]
-    assert [card["chosen"] for card in node["cards"]] == [False, True]
-
-    assert await cli.call(main, "default/sibling", "--json") == FAILED
-    (node,) = json.loads(cli.read().out)["nodes"]
-    assert [card["reason"] for card in node["cards"]] == [
-        "cordoned by the rebalancer for pods of this controller, one of which was moved off it",
-        "too little free memory for 5000 MiB; 20000 MiB reserved for the replacement of "
-        "team-a/web-1 (move move-1)",
-    ]
-
-
-async def test_a_pod_is_told_which_move_makes_room_for_it_and_others_for_whom_the_card_is_kept(
-    cli: Cli,
-) -> None:
-    await furnish(cli.kube)
-    await install_definitions(cli.kube)
-    big = await a_pod(cli.kube, "big", mib=20_000)
-    until = SystemClock().now() + timedelta(hours=1)
-    kept = a_beneficiary(f"GPU-{NODE}-0", f"GPU-{NODE}-1", uid=big["metadata"]["uid"])
-    move = move_of("move-1", source=(NODE, f"GPU-{NODE}-0"), beneficiary=kept)
-    body = move_body(move)
-    body["spec"]["beneficiary"]["heldUntil"] = until.isoformat()
-    await cli.kube.create(MOVES, body)
-    await a_pod(cli.kube, "other", mib=1_000)
-
-    assert await cli.call(main, "other", "--json") == FAILED
-    (node,) = json.loads(cli.read().out)["nodes"]
-    reason = "kept for default/big, for which move move-1 makes room"
-    assert [card["reason"] for card in node["cards"]] == [reason, reason]
-
     assert await cli.call(main, "big") == DONE
-    said = (
-        f"move move-1 makes room for it on {NODE}, where cards are kept for it until {until:%H:%M}"
-    )
+    said = f"move makes-room makes room for it on {NODE}, where cards are kept for it until"
     assert said in cli.read().out
-
-
-async def test_a_warm_card_is_shown_with_the_end_of_that(cli: Cli) -> None:
-    await furnish(cli.kube)
-    until = SystemClock().now() + timedelta(minutes=5)
-    entry = {"until": until.isoformat(), "reason": "warm", "effect": "PreferNoSchedule"}
-    notes = {names.NODE_CORDONS: json.dumps({f"GPU-{NODE}-0": entry})}
-    await cli.kube.patch(NODES, NODE, {"metadata": {"annotations": notes}})
-    await a_pod(cli.kube, "waits", mib=1_000)
-
-    assert await cli.call(main, "waits") == DONE
-
-    out = cli.read().out
-    assert "default/waits fits now: gpu-1, card 1\n" in out
-    assert f"; warm, so others go first until {until:%H:%M:%S} UTC" in out

@@ -12,14 +12,13 @@ import pytest
 from cli.commands.plan import main
 from cli.main import CALLED_WRONG, DONE, FAILED
 from cli.main import main as fracgpu
-from fracgpu import names
 from fracgpu.cards.card import CardUuid
 from kube.client import KubeClient
-from kube.kinds import CONFIGMAPS, PODS
+from kube.kinds import PODS
 from kube.objects import decode_object
 from process.clock import SystemClock
 from simulator.envtest.prometheus import RealPrometheus
-from tests.cli.live_cluster import Cli
+from tests.cli.live_cluster import Cli, configure
 from tests.support.backfill import Past, steady, wavering, write_blocks
 from tests.support.moving import NAMESPACE, make_cluster
 from tests.support.rebalancing import COOL_CARD, HOT_CARD
@@ -27,10 +26,10 @@ from tests.support.rebalancing import COOL_CARD, HOT_CARD
 TARGET = {"job": "fracgpu", "instance": "10.0.0.1:9400"}
 
 
-def a_card(uuid: CardUuid, busy: float, *, since_s: float = 4200) -> list[Past]:
+def a_card(uuid: CardUuid, busy: float) -> list[Past]:
     labels = {"UUID": uuid, "pod": "", **TARGET}
     return [
-        Past(name="fracgpu_card_util", labels=labels, points=wavering(busy, since_s=since_s)),
+        Past(name="fracgpu_card_util", labels=labels, points=wavering(busy, since_s=4200)),
         Past(name="fracgpu_card_memory_free_mib", labels=labels, points=steady(16_000)),
     ]
 
@@ -41,29 +40,19 @@ def a_pod(uuid: CardUuid, uid: str, busy: float) -> Past:
 
 
 @asynccontextmanager
-async def a_past_hour(
-    folder: Path, kube: KubeClient, *, cool: float = 1, cool_since_s: float = 4200
-) -> AsyncIterator[RealPrometheus]:
+async def a_past_hour(folder: Path, kube: KubeClient) -> AsyncIterator[RealPrometheus]:
     """Run a Prometheus in which one card was hot for an hour, by two pods."""
     pods = [decode_object(bytes(raw)) for raw in (await kube.list(PODS, namespace=NAMESPACE)).items]
     uids = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in pods}
     series = [
         *a_card(HOT_CARD, 95),
-        *a_card(COOL_CARD, cool, since_s=cool_since_s),
+        *a_card(COOL_CARD, 1),
         a_pod(HOT_CARD, uids["pod-a"], 35),
         a_pod(HOT_CARD, uids["pod-b"], 55),
     ]
     write_blocks(folder / "data", series, end_s=SystemClock().now().timestamp() + 30)
     async with RealPrometheus.start(folder, {}) as prometheus:
         yield prometheus
-
-
-async def configure(kube: KubeClient, **keys: str) -> None:
-    body = {
-        "metadata": {"name": names.CONFIG_MAP, "namespace": names.SYSTEM_NAMESPACE},
-        "data": keys,
-    }
-    await kube.create(CONFIGMAPS, body)
 
 
 async def test_every_pod_of_a_hot_card_has_its_move_or_the_rule_that_holds_it(cli: Cli) -> None:

@@ -8,8 +8,8 @@ import yaml
 
 from cli.commands.pools import main
 from cli.main import DONE, FAILED
-from kube.kinds import CONFIGMAPS, MUTATING_WEBHOOKS, NAMESPACES
-from tests.cli.live_cluster import Cli
+from kube.kinds import MUTATING_WEBHOOKS, NAMESPACES
+from tests.cli.live_cluster import Cli, configure
 
 CATALOGUE = """
 a100-80gb:
@@ -30,8 +30,7 @@ STARTS = {"key": "startup-taint.cluster-autoscaler.kubernetes.io/fracgpu", "effe
 
 async def with_catalogue(cli: Cli, text: str) -> None:
     await cli.kube.create(NAMESPACES, {"metadata": {"name": "fracgpu-system"}})
-    metadata = {"name": "fracgpu-config", "namespace": "fracgpu-system"}
-    await cli.kube.create(CONFIGMAPS, {"metadata": metadata, "data": {"pools": text}})
+    await configure(cli.kube, pools=text)
 
 
 async def test_each_pool_is_listed_with_its_class(cli: Cli) -> None:

@@ -11,10 +11,10 @@ from cli.commands.rebalance import main
 from cli.main import CALLED_WRONG, DONE, FAILED
 from cli.main import main as fracgpu
 from fracgpu import names
-from kube.kinds import CONFIGMAPS, NAMESPACES
+from kube.kinds import NAMESPACES
 from process.clock import SystemClock
 from simulator.envtest.prometheus import RealPrometheus
-from tests.cli.live_cluster import Cli
+from tests.cli.live_cluster import Cli, configure
 from tests.support.backfill import write_blocks
 from tests.support.recorded import REPLICAS, recorded_series
 
@@ -37,8 +37,7 @@ async def recorded(folder: Path, *, left_out: str = "") -> AsyncIterator[str]:
 
 async def test_a_candidate_is_shown_beside_the_present_configuration(cli: Cli) -> None:
     await cli.kube.create(NAMESPACES, {"metadata": {"name": names.SYSTEM_NAMESPACE}})
-    meta = {"name": names.CONFIG_MAP, "namespace": names.SYSTEM_NAMESPACE}
-    await cli.kube.create(CONFIGMAPS, {"metadata": meta, "data": {"rebalancer": "hotRatio: 0.99"}})
+    await configure(cli.kube, rebalancer="hotRatio: 0.99")
     candidate = cli.folder / "candidate.yaml"
     candidate.write_text("mode: active\naggressiveness: 4\n")
     words = ["replay", "--from", "3h", "--config", str(candidate)]

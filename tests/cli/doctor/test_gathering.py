@@ -14,12 +14,12 @@ from fracgpu.doctor.facts import Facts, PrometheusFact, Unread, name_of
 from kube.access import connect_to
 from kube.client import KubeClient
 from kube.errors import KubeError, Unavailable
-from kube.kinds import CONFIGMAPS, DEPLOYMENTS, JOBS, NAMESPACES, NODES
+from kube.kinds import DEPLOYMENTS, JOBS, NAMESPACES, NODES
 from process.clock import Clock, SystemClock
 from simulator.demo.definitions import install_definitions
+from tests.cli.live_cluster import configure
 from tests.fakes.clock import VirtualClock
 from tests.support.examined import DEPLOY, NODE, a_node, shipped
-from tests.support.objects import a_config
 from tests.support.scripted import a_server
 
 
@@ -91,14 +91,13 @@ async def test_kube_schedulers_configuration_is_read_where_a_pod_of_ours_mounts_
 
 
 async def test_the_roles_own_parsers_judge_the_configuration(kube: KubeClient) -> None:
-    config = a_config(
-        names.CONFIG_MAP,
+    await configure(
+        kube,
         rebalancer="hotRatio: 9",
         placement="strategy: pakc",
         admission="whenNoCapacity: wait",
         rebalanser="mode: active",
     )
-    await kube.create(CONFIGMAPS, config, namespace=names.SYSTEM_NAMESPACE)
 
     mistakes = (await gathered(kube)).config_mistakes
 
@@ -108,8 +107,7 @@ async def test_the_roles_own_parsers_judge_the_configuration(kube: KubeClient) -
 
 
 async def test_settings_of_an_earlier_version_are_no_mistake_but_named(kube: KubeClient) -> None:
-    config = a_config(names.CONFIG_MAP, rebalancer="mode: active\ntickS: 5\nsettleS: 600")
-    await kube.create(CONFIGMAPS, config, namespace=names.SYSTEM_NAMESPACE)
+    await configure(kube, rebalancer="mode: active\ntickS: 5\nsettleS: 600")
 
     facts = await gathered(kube)
 
@@ -124,8 +122,7 @@ async def test_settings_of_an_earlier_version_are_no_mistake_but_named(kube: Kub
 async def test_an_overcommitment_above_one_is_told_from_none(
     kube: KubeClient, placement: str, expected: bool
 ) -> None:
-    config = a_config(names.CONFIG_MAP, placement=placement)
-    await kube.create(CONFIGMAPS, config, namespace=names.SYSTEM_NAMESPACE)
+    await configure(kube, placement=placement)
 
     assert (await gathered(kube)).overcommits is expected
 
