@@ -1,4 +1,3 @@
-from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -61,7 +60,7 @@ def test_the_pods_own_claim_of_what_it_was_granted_is_prepared() -> None:
 
 def test_a_claim_that_is_being_deleted_is_prepared_for_its_pod_after_a_reboot() -> None:
     claim = a_claim()
-    _terminating(claim)
+    edit(claim, "metadata.deletionTimestamp", "2026-01-05T12:00:00Z")
 
     assert why_not(claim, a_pod()) == ""
 
@@ -70,89 +69,57 @@ def test_a_claim_that_is_prepared_already_does_not_count_twice() -> None:
     assert why_not(a_claim(), a_pod(), a_claim()) == ""
 
 
-def _other_amount(claim: Json) -> None:
-    request = claim["spec"]["devices"]["requests"][0]["exactly"]
-    request["capacity"]["requests"]["memory"] = "8000Mi"
+OWN = {"resource": "pods", "name": "pod-pod-uid", "uid": "pod-uid"}
+THIEF = {"resource": "pods", "name": "thief", "uid": "t"}
+REQUEST, RESULT = "spec.devices.requests.0", "status.allocation.devices.results.0"
+OWNERS, FOR = "metadata.ownerReferences", "status.reservedFor"
 
 
-def _other_allocation(claim: Json) -> None:
-    (result,) = claim["status"]["allocation"]["devices"]["results"]
-    result["consumedCapacity"]["memory"] = "1Mi"
-
-
-def _two_cards(claim: Json) -> None:
-    results = claim["status"]["allocation"]["devices"]["results"]
-    results.append(results[0] | {"device": "gpu-b"})
-
-
-def _of_nobody(claim: Json) -> None:
-    del claim["metadata"]["ownerReferences"]
-
-
-def _of_another(claim: Json) -> None:
-    claim["metadata"]["ownerReferences"][0]["uid"] = "other"
-
-
-def _shared(claim: Json) -> None:
-    claim["status"]["reservedFor"].append({"resource": "pods", "name": "thief", "uid": "t"})
-
-
-def _reserved_for_another(claim: Json) -> None:
-    claim["status"]["reservedFor"] = [{"resource": "pods", "name": "thief", "uid": "t"}]
-
-
-def _reserved_for_nobody(claim: Json) -> None:
-    del claim["status"]["reservedFor"]
-
-
-def _elsewhere(claim: Json) -> None:
-    claim["status"]["allocation"]["devices"]["results"][0]["pool"] = "other-node"
-
-
-def _unknown_card(claim: Json) -> None:
-    claim["status"]["allocation"]["devices"]["results"][0]["device"] = "gpu-z"
-
-
-def _unallocated(claim: Json) -> None:
-    del claim["status"]["allocation"]
-
-
-def _terminating(claim: Json) -> None:
-    claim["metadata"]["deletionTimestamp"] = "2026-01-05T12:00:00Z"
-
-
-def _another_container(claim: Json) -> None:
-    claim["spec"]["devices"]["requests"][0]["name"] = "other"
-
-
-def _every_card(claim: Json) -> None:
-    claim["spec"]["devices"]["requests"][0]["exactly"]["allocationMode"] = "All"
+def edit(claim: Json, path: str, value: object = None) -> None:
+    """Write a value at a path such as ``spec.devices.requests.0.name``; None removes it."""
+    *way, last = path.split(".")
+    place: Any = claim
+    for word in way:
+        place = place[int(word) if isinstance(place, list) else word]
+    if value is None:
+        del place[last]
+    else:
+        place[last] = value
 
 
 @pytest.mark.parametrize(
-    ("change", "why"),
+    ("path", "value", "why"),
     [
-        (_other_amount, "requests something else for container 'main'"),
-        (_every_card, "requests something else for container 'main'"),
-        (_other_allocation, "was allocated other amounts than it requests"),
-        (_two_cards, "has 2 card(s) for container 'main', which was granted 1"),
-        (_another_container, "requests for other containers"),
-        (_of_nobody, "was not made for pod pod-pod-uid by FracGPU"),
-        (_of_another, "was not made for pod pod-pod-uid by FracGPU"),
-        (_shared, "is reserved for 2 pods"),
-        (_reserved_for_another, "pod thief, which claim fracgpu-0123456789 is reserved for"),
-        (_reserved_for_nobody, "is reserved for no pod"),
-        (_elsewhere, "has a card of node other-node"),
-        (_unknown_card, "device gpu-z, which is no card of this node"),
-        (_unallocated, "has no card allocated"),
+        (f"{REQUEST}.exactly.capacity.requests.memory", "8000Mi",
+         "requests something else for container 'main'"),
+        (f"{REQUEST}.exactly.allocationMode", "All",
+         "requests something else for container 'main'"),
+        (f"{REQUEST}.name", "other", "requests for other containers"),
+        (f"{RESULT}.consumedCapacity.memory", "1Mi",
+         "was allocated other amounts than it requests"),
+        (f"{RESULT}.pool", "other-node", "has a card of node other-node"),
+        (f"{RESULT}.device", "gpu-z", "device gpu-z, which is no card of this node"),
+        ("status.allocation", None, "has no card allocated"),
+        (OWNERS, None, "was not made for pod pod-pod-uid by FracGPU"),
+        (f"{OWNERS}.0.uid", "other", "was not made for pod pod-pod-uid by FracGPU"),
+        (FOR, [OWN, THIEF], "is reserved for 2 pods"),
+        (FOR, [THIEF], "pod thief, which claim fracgpu-0123456789 is reserved for"),
+        (FOR, None, "is reserved for no pod"),
     ],
-)
-def test_any_other_claim_is_refused_with_a_sentence(
-    change: Callable[[Json], None], why: str
-) -> None:
+)  # fmt: skip
+def test_any_other_claim_is_refused_with_a_sentence(path: str, value: object, why: str) -> None:
     claim = a_claim()
-    change(claim)
+    edit(claim, path, value)
 
+    assert why in why_not(claim, a_pod())
+
+
+def test_a_claim_of_more_cards_than_were_granted_is_refused() -> None:
+    claim = a_claim()
+    results = claim["status"]["allocation"]["devices"]["results"]
+    results.append(results[0] | {"device": "gpu-b"})
+
+    why = "has 2 card(s) for container 'main', which was granted 1"
     assert why in why_not(claim, a_pod())
 
 
@@ -235,15 +202,15 @@ def test_what_may_be_borrowed_counts_on_a_card() -> None:
 
 def test_a_users_own_claim_is_prepared_for_a_pod_without_a_grant() -> None:
     claim = a_claim(name="mine")
-    _of_nobody(claim)
+    edit(claim, OWNERS)
     body: dict[str, Any] = {"metadata": {"name": "p", "uid": "pod-uid"}, "spec": {}}
     pod = decode_pod_info(msgspec.json.encode(body))
 
     assert why_not(claim, pod) == ""
-    _shared(claim)
+    edit(claim, FOR, [OWN, THIEF])
     assert "claim mine is reserved for 2 pods" in why_not(claim, pod)
     of_a_template = a_claim(name="fracgpu-web-gpu-x7k2p")
-    _of_nobody(of_a_template)
+    edit(of_a_template, OWNERS)
     assert why_not(of_a_template, pod) == ""
     ours = a_claim()
     assert "a name that only FracGPU gives" in why_not(ours, pod)

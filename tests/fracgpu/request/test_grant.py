@@ -440,12 +440,6 @@ def test_a_grant_is_described_in_plain_words(part: SliceRequest, words: str) -> 
     assert describe(grant(asks(part), CLASSES)) == words
 
 
-def test_containers_are_described_one_after_the_other() -> None:
-    granted = grant(asks(memory(1, container="a"), memory(2, container="b")), CLASSES)
-
-    assert describe(granted) == "a: 1 MiB on 1 card; b: 2 MiB on 1 card"
-
-
 PARTS = st.one_of(
     st.builds(
         SliceRequest,

@@ -16,7 +16,6 @@ from fracgpu.request.language import (
     wanted_isolation,
 )
 from fracgpu.request.need import (
-    ContainerNeed,
     Gang,
     Isolation,
     PodRequest,
@@ -211,10 +210,6 @@ def test_how_much_a_container_may_use_is_said_beside_what_it_is_guaranteed() -> 
     assert (plain.mib, plain.limit_mib) == (4096, 4096)
 
 
-def test_a_need_knows_its_total() -> None:
-    assert ContainerNeed(name="a", mib=Mib(100), cards=3).total_mib == 300
-
-
 ALL_KEYS = ", ".join(names.REQUEST_KEYS)
 A, B = a_spec("a"), a_spec("b")
 # What is asked, the refusal, and the containers if they are not just A.
@@ -275,12 +270,6 @@ REFUSED: dict[str, tuple[dict[str, str], str, *tuple[ContainerSpec, ...]]] = {
         'add fracgpu.io/fraction: "1" for a whole card',
         A,
         B,
-    ),
-    "a limit alone": (
-        {"memory-limit": "9Gi"},
-        "fracgpu.io/memory-limit is '9Gi'; "
-        "want a fracgpu.io/fraction or fracgpu.io/memory for container 'a' as well; "
-        'add fracgpu.io/fraction: "1" for a whole card',
     ),
     "a limit with MPS": (
         {"memory": "8Gi", "memory-limit": "9Gi", "isolation": "mps"},
@@ -351,10 +340,6 @@ REFUSED: dict[str, tuple[dict[str, str], str, *tuple[ContainerSpec, ...]]] = {
         {"fraction": "1", "placement": "sprad"},
         "fracgpu.io/placement is 'sprad'; want one of pack, spread, least-waste, topology, "
         "load-aware; did you mean 'spread'?",
-    ),
-    "an unknown way to move": (
-        {"fraction": "1", "rebalance": "srge"},
-        "fracgpu.io/rebalance is 'srge'; want one of surge, evict, never; did you mean 'surge'?",
     ),
     "the word of another key": (
         {"fraction": "1", "topology": "none"},

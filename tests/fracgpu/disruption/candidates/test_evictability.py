@@ -416,27 +416,18 @@ def test_what_an_owners_pods_take_to_be_ready_is_learnt_and_costs() -> None:
     assert slow - disruption_cost(a_disruption_state(), pods[3], mib=0) == pytest.approx(0.3)
 
 
-def test_a_pod_of_a_deployment_is_replaced_first() -> None:
-    assert mode_of(a_placed_pod("a", labels=HASHED).info) is MoveMode.SURGE
-
-
 @pytest.mark.parametrize(
-    "owner",
-    [None, ("StatefulSet", "db", "u"), ("Job", "train", "u"), ("ReplicationController", "rc", "u")],
+    ("facts", "mode"),
+    [
+        pytest.param({"labels": HASHED}, SURGE, id="of a Deployment"),
+        pytest.param({"labels": HASHED, "rebalance": Rebalance.SURGE}, SURGE, id="asks for it"),
+        pytest.param({"labels": HASHED, **OPTED_IN}, EVICT, id="asks for an eviction"),
+        pytest.param({}, EVICT, id="of a bare ReplicaSet, which selects by no hash"),
+        pytest.param({"labels": HASHED, "owner": None}, EVICT, id="of nobody"),
+        pytest.param({"labels": HASHED, "owner": ("Job", "train", "u")}, EVICT, id="of a Job"),
+    ],
 )
-def test_what_is_not_of_a_replicaset_is_evicted(owner: tuple[str, str, str] | None) -> None:
-    assert mode_of(a_placed_pod("a", labels=HASHED, owner=owner).info) is MoveMode.EVICT
-
-
-def test_a_bare_replicaset_selects_by_no_hash_so_its_pod_is_evicted() -> None:
-    assert mode_of(a_placed_pod("a").info) is MoveMode.EVICT
-
-
-def test_a_pod_that_asks_for_a_surge_gets_one_where_there_can_be_one() -> None:
-    asked = a_placed_pod("a", labels=HASHED, rebalance=Rebalance.SURGE)
-    assert mode_of(asked.info) is MoveMode.SURGE
-
-
-def test_the_author_may_choose_eviction() -> None:
-    chosen = a_placed_pod("a", labels=HASHED, rebalance=Rebalance.EVICT)
-    assert mode_of(chosen.info) is MoveMode.EVICT
+def test_only_what_is_of_a_deployment_is_replaced_first(
+    facts: dict[str, Any], mode: MoveMode
+) -> None:
+    assert mode_of(a_placed_pod("a", **facts).info) is mode

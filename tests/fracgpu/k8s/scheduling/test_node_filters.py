@@ -14,7 +14,6 @@ from fracgpu.k8s.scheduling.node_filters import (
 from fracgpu.k8s.scheduling.volumes import Storage, Volume, VolumeClaim
 from tests.support.scheduling import (
     NAMESPACES,
-    PREFERRED,
     ZONE,
     Json,
     RandomScheduling,
@@ -22,9 +21,7 @@ from tests.support.scheduling import (
     names_of,
     node_json,
     pod_json,
-    pod_term,
     read_pod,
-    spread,
 )
 
 NODES = (node_json("n1", labels={ZONE: "a"}), node_json("n2", labels={ZONE: "b"}))
@@ -123,17 +120,6 @@ def test_a_volume_of_one_node_keeps_its_replacement_there_while_the_old_pod_runs
 
     assert allowed(cluster, with_claim("new")) == {"n1"}
     assert allowed(cluster, with_claim("new"), Change(read_pod(old), -1)) == {"n1", "n2"}
-
-
-def test_preferences_never_refuse_a_node() -> None:
-    cluster = cluster_with(*(pod_json(f"p{n}", node="n1", labels={"app": "web"}) for n in range(3)))
-    wish = {PREFERRED: [{"weight": 100, "podAffinityTerm": pod_term()}]}
-    wishes: Json = {
-        "affinity": {"podAffinity": wish, "podAntiAffinity": wish},
-        "topologySpreadConstraints": [spread(whenUnsatisfiable="ScheduleAnyway")],
-    }
-
-    assert allowed(cluster, pod_json("new", labels={"app": "web"}, **wishes)) == {"n1", "n2"}
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -96,15 +96,3 @@ def test_an_empty_selector_counts_nobody_but_the_pod_itself() -> None:
     pods = (web("p1", node="a1"), web("p2", node="a1"))
 
     assert "a1" in allowed(spread(labelSelector={}), pods=pods)
-
-
-def test_constraints_that_may_be_missed_refuse_nobody() -> None:
-    pods = tuple(web(f"p{number}", node="a1") for number in range(5))
-
-    assert allowed(spread(whenUnsatisfiable="ScheduleAnyway"), pods=pods) == {
-        "a1",
-        "a2",
-        "b1",
-        "c1",
-        "nowhere",
-    }
