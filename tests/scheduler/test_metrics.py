@@ -93,12 +93,3 @@ def test_it_tells_whether_the_library_of_least_waste_is_loaded() -> None:
 
     assert LIBRARY.problem is None
     assert registry.get_sample_value("fracgpu_scheduler_fill_compiled") == 1
-
-
-def test_lapses_are_counted() -> None:
-    registry = CollectorRegistry()
-    metrics = SchedulerMetrics(registry)
-
-    metrics.lapsed()
-
-    assert registry.get_sample_value("fracgpu_scheduler_assumptions_lapsed_total") == 1

@@ -10,14 +10,6 @@ from scheduler.version_skew import VersionSkewCheck
 from tests.fakes.clock import VirtualClock
 
 
-def a_pod(*images: str) -> dict[str, Any]:
-    return {
-        "spec": {
-            "containers": [{"name": f"c{n}", "image": image} for n, image in enumerate(images)]
-        }
-    }
-
-
 class Server:
     """An API server of one version, and the one pod in it; its first answer may be lost."""
 
@@ -35,7 +27,8 @@ class Server:
         self, kind: Kind, name: str, *, namespace: str | None = None
     ) -> dict[str, Any]:
         assert (kind, name, namespace) == (PODS, "me", "fracgpu-system")
-        return a_pod("fracgpu:0.1.0", self.image)
+        images = ("fracgpu:0.1.0", self.image)
+        return {"spec": {"containers": [{"name": image, "image": image} for image in images]}}
 
 
 async def checked(server: Server, *, wait_s: float = 0) -> tuple[str | None, list[int]]:

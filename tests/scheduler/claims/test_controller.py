@@ -29,7 +29,7 @@ from tests.scheduler.claims.harness import (
     silent,
     unanswered,
 )
-from tests.support.claims import a_claiming_pod, claim_name, stored
+from tests.support.claims import a_claiming_pod, claim_name
 from tests.support.gpu import Json, some_cards
 from tests.support.moves import a_beneficiary, move_of
 
@@ -145,36 +145,6 @@ async def test_the_next_list_is_given_time_and_then_the_claim_is_open() -> None:
     api.schedule()
 
     assert api.pods["p"]["spec"]["nodeName"] == "n1"
-
-
-async def test_a_list_that_was_full_is_replaced_by_what_is_free_again() -> None:
-    api = an_api(nodes=2)
-    harness = ClaimsHarness(api)
-    api.put_pod(a_pod("p"))
-    await harness.settle()
-    taken = a_pod("q")
-    api.put_pod(taken)
-    await harness.settle()
-    for name in ("x", "y"):  # made by users, of the same class
-        mine = stored(api.claims[claim_name("q")] | {}, uid=f"of-{name}")
-        mine["metadata"] = {"name": name, "namespace": "default", "uid": f"of-{name}"}
-        api.put_claim(mine | {"status": _on({"x": "n1", "y": "n2"}[name])})
-    api.schedule()
-    await harness.settle()
-
-    assert claim_of(api, "p").open
-    assert claim_of(api, "q").open
-
-
-def _on(node: str) -> dict[str, Any]:
-    result = {
-        "request": "train",
-        "driver": "gpu.fracgpu.io",
-        "pool": node,
-        "device": f"gpu-{node}-0",
-        "consumedCapacity": {"memory": "8000Mi"},
-    }
-    return {"allocation": {"devices": {"results": [result]}}}
 
 
 async def test_a_claim_that_is_allocated_in_the_meantime_is_not_replaced() -> None:

@@ -31,11 +31,6 @@ async def written_at(arrivals_s: list[float], *, pause_s: float = PAUSE_S) -> li
     return [round(written[number], 6) for number in range(len(arrivals_s))]
 
 
-async def test_fewer_than_a_burst_are_written_at_once_however_close() -> None:
-    few = [5.0, 5.0, 5.01, 5.02, 5.03, 6.0]
-    assert await written_at(few) == few
-
-
 async def test_those_of_a_burst_are_written_together_one_pause_after_the_last() -> None:
     few = [5.0, 5.01, 5.02, 5.03, 5.04]
     burst = [5.05, 5.06, 5.07, 5.08, 5.095, 5.11, 5.125]
@@ -59,11 +54,6 @@ async def test_who_is_given_up_while_a_group_waits_for_it_holds_up_none_of_the_o
         tasks.create_task(groups.turn())
         await asyncio.sleep(0)
         first.cancel()
-
-
-async def test_after_a_burst_one_is_written_at_once_again() -> None:
-    burst = [5.0 + at / 100 for at in range(8)]
-    assert (await written_at([*burst, 5.6]))[-1] == 5.6
 
 
 async def test_without_a_pause_each_is_written_at_once() -> None:

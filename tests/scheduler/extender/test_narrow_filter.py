@@ -55,19 +55,6 @@ def test_the_one_node_is_the_one_that_prioritize_gives_all_points(
         assert found == result
 
 
-def test_where_no_node_fits_each_is_named_with_its_reason() -> None:
-    # kube-scheduler looks for pods to preempt only on nodes that the answer names as failed.
-    cluster = Harness(*NODES, cards=1)
-    for node in NODES:
-        fill(cluster, node, 20_000)
-    cluster.create(mib=10_000)
-
-    found = narrowed(cluster)
-
-    assert found.passed == ()
-    assert found.failed.keys() == set(NODES)
-
-
 @pytest.mark.parametrize(
     "preference",
     [
