@@ -36,7 +36,6 @@ _CHUNK: Final = 1 << 16
 _INDEX: Final = re.compile("[0-9]{2}")
 _CONTROLLERS: Final = ("cgroup", "cpu", "cpuset", "io", "memory", "pids")
 _METHODS_OF_THEIR_OWN: Final = (0, 12)
-_SPLITS: Final = (0, 7)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,10 +123,8 @@ class NriServer:
         socket: path to serve on.
         name: the runtime's own name.
         version: the runtime's own version.
-        nri: the version of NRI; 0.6 knows no lists in parts, and 0.12 has a method for
-            each event.
+        nri: the version of NRI; 0.12 has a method for each event.
         timeout_s: how long a plugin may take.
-        objects_per_message: how many pods and containers go into one message at the start.
     """
 
     def __init__(
@@ -138,14 +135,12 @@ class NriServer:
         version: str = "v2.1.9",
         nri: tuple[int, int] = (0, 12),
         timeout_s: float = 2.0,
-        objects_per_message: int = 1000,
     ) -> None:
         self._socket = socket
         self._name = name
         self._version = version
         self._nri = nri
         self._timeout_s = timeout_s
-        self._objects_per_message = objects_per_message
         self._plugins: list[_Plugin] = []
         self._lock = asyncio.Lock()
         self.pods: dict[str, PodSandbox] = {}
@@ -215,14 +210,6 @@ class NriServer:
         """Report that a container is gone."""
         await self._tell(wire.REMOVE_CONTAINER, "RemoveContainer", pod, container)
         self.containers.pop(container.id, None)
-
-    async def send_event(self, event: int, pod: PodSandbox) -> None:
-        """Report an event to all plugins that none has asked for."""
-        async with self._lock:
-            for plugin in list(self._plugins):
-                request = wire.StateChangeEvent(pod=_write_pod(pod))
-                request.event = event  # type: ignore[assignment] # of a later NRI
-                await self._call(plugin, "StateChange", request)
 
     async def _tell(
         self, event: wire.Event, method: str, pod: PodSandbox, container: Container
@@ -318,22 +305,15 @@ class NriServer:
             plugin.close()
 
     async def _synchronize(self, plugin: _Plugin) -> bool:
-        pods, containers = list(self.pods.values()), list(self.containers.values())
-        step = self._objects_per_message
-        while True:
-            request = wire.SynchronizeRequest(
-                pods=[_write_pod(pod) for pod in pods[:step]],
-                containers=[_write_container(container) for container in containers[:step]],
-                more=max(len(pods), len(containers)) > step and self._nri >= _SPLITS,
-            )
-            payload = await plugin.call("Synchronize", request)
-            if payload is None:
-                return False
-            response = wire.SynchronizeResponse.FromString(payload)
-            if not request.more:
-                self._update(response.update)
-                return True
-            pods, containers = pods[step:], containers[step:]
+        request = wire.SynchronizeRequest(
+            pods=[_write_pod(pod) for pod in self.pods.values()],
+            containers=[_write_container(container) for container in self.containers.values()],
+        )
+        payload = await plugin.call("Synchronize", request)
+        if payload is None:
+            return False
+        self._update(wire.SynchronizeResponse.FromString(payload).update)
+        return True
 
 
 # ---- adjustments

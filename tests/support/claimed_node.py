@@ -13,7 +13,6 @@ from fracgpu import names
 from fracgpu.cards.card import Card
 from fracgpu.device_claims.claims import Shortlists, claim_of
 from fracgpu.device_claims.devices import is_offered
-from fracgpu.device_claims.taints import DeviceTaint
 from fracgpu.request.need import PodNeed
 from fracgpu.state.pod_info import decode_pod_info
 from kube.client import KubeClient
@@ -103,16 +102,10 @@ def claim_name(pod: Json) -> str:
     return name
 
 
-def claim_for(
-    pod: Json,
-    need: PodNeed,
-    cards: Shortlists | None = None,
-    *,
-    tolerated: Sequence[DeviceTaint] = (),
-) -> Json:
+def claim_for(pod: Json, need: PodNeed, cards: Shortlists | None = None) -> Json:
     """Return the claim that the controller creates for a pod; an open one without *cards*."""
     info = decode_pod_info(msgspec.json.encode(pod))
-    return claim_of(info.record, claim_name(pod), need, cards, tolerated=tolerated)
+    return claim_of(info.record, claim_name(pod), need, cards)
 
 
 async def run(

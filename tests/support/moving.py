@@ -134,7 +134,6 @@ async def add_pod(  # noqa: PLR0913 - the facts that tests vary
     mib: int = 4000,
     ready: bool = True,
     annotations: Mapping[str, str] | None = None,
-    labels: Mapping[str, str] | None = None,
     move: str = "",
 ) -> str:
     """Create a pod that runs on a card; returns its UID.
@@ -157,7 +156,7 @@ async def add_pod(  # noqa: PLR0913 - the facts that tests vary
         annotations=written | ({names.MOVE: move} if move else {}),
         nodeName=node,
     )
-    body["metadata"] |= {"ownerReferences": [reference], "labels": dict(labels or LABELS)}
+    body["metadata"] |= {"ownerReferences": [reference], "labels": LABELS}
     created = await kube.create(PODS, body)
     await set_ready(kube, name, ready=ready)
     uid: str = created["metadata"]["uid"]
@@ -522,23 +521,17 @@ class SurgeCluster:
     async def ready(self, name: str, *, ready: bool) -> None:
         await set_ready(self.kube, name, ready=ready)
 
-    async def released(self, name: str = "pod-a") -> bool:
-        """Report whether a pod carries the marks of a surge."""
-        pod = await self.pod(name)
-        return names.MOVED_BY in pod.annotations
+    async def released(self) -> bool:
+        """Report whether pod-a carries the marks of a surge."""
+        return names.MOVED_BY in (await self.pod()).annotations
 
 
 @asynccontextmanager
-async def a_surge_cluster(
-    kube: KubeClient, *, pods: int = 2, account: KubeClient | None = None, **rig: Any
-) -> AsyncIterator[SurgeCluster]:
-    """Run controllers and a rebalancer over one ReplicaSet on a hot card.
-
-    The rebalancer may be given the client of another *account* than all the others have.
-    """
-    await make_cluster(kube, pods=pods)
+async def a_surge_cluster(kube: KubeClient, **rig: Any) -> AsyncIterator[SurgeCluster]:
+    """Run controllers and a rebalancer over one ReplicaSet on a hot card."""
+    await make_cluster(kube)
     async with (
         background(run_controllers(kube, SystemClock())),
-        a_rig(account or kube, **rig) as found,
+        a_rig(kube, **rig) as found,
     ):
         yield SurgeCluster(kube, found)

@@ -34,13 +34,13 @@ class RealClaims(ClaimingCluster):
     workdir: Path
 
     @asynccontextmanager
-    async def controller(self, *, kubeconfig: Path | None = None) -> AsyncIterator[Roles]:
+    async def controller(self) -> AsyncIterator[Roles]:
         """Run our scheduler role, which makes the claims."""
         log_dir = self.workdir / "scheduler"
         log_dir.mkdir(exist_ok=True)
         async with running_roles(
             {"scheduler": ["--identity=scheduler"]},
-            kubeconfig=kubeconfig or self.kubeconfig,
+            kubeconfig=self.kubeconfig,
             log_dir=log_dir,
         ) as roles:
             await roles.until_ready("scheduler")
@@ -52,9 +52,6 @@ async def real_claims(
     workdir: Path,
     cards: Mapping[str, Sequence[Card]],
     *,
-    nodes: Mapping[str, Json] | None = None,
-    flags: Mapping[str, str | None] | None = None,
-    users: Mapping[str, str] | None = None,
     gates: str = "",
 ) -> AsyncIterator[RealClaims]:
     """Start a control plane with the cluster's own kube-scheduler, or skip the test.
@@ -62,21 +59,17 @@ async def real_claims(
     Args:
         workdir: for state and logs.
         cards: of each node.
-        nodes: the nodes; by default those of :func:`a_claiming_node`.
-        flags: of kube-apiserver.
-        users: groups by user, besides the administrator.
         gates: feature gates of kube-apiserver, which serves all alpha APIs then, and of
             kube-scheduler.
     """
-    if gates:
-        flags = {"feature-gates": gates, "runtime-config": "api/alpha=true", **(flags or {})}
+    flags = {"feature-gates": gates, "runtime-config": "api/alpha=true"} if gates else None
     async with (
-        real_api_server(workdir, flags=flags, users=users) as api,
+        real_api_server(workdir, flags=flags) as api,
         connect_to(api.url, token=api.token, ca_file=api.ca_file) as client,
     ):
         await install_claims(client)
         for name, here in cards.items():
-            await publish(client, (nodes or {}).get(name) or a_claiming_node(name, here), here)
+            await publish(client, a_claiming_node(name, here), here)
         await api.start_controller_manager(
             WITHOUT_NODES, "--kube-api-qps=300", "--kube-api-burst=300"
         )

@@ -132,8 +132,8 @@ class RealCluster:
             description = await self.describe(namespace)
             raise AssertionError(f"{error}: {count}\n{description}") from None
 
-    async def wait_pod(self, name: str, *, phase: str = "Running") -> Json:
-        """Wait until a pod of the namespace default is in *phase*, and return it.
+    async def wait_pod(self, name: str) -> Json:
+        """Wait until a pod of the namespace default runs, and return it.
 
         Raises:
             AssertionError: it took longer, or the pod has failed meanwhile.
@@ -143,11 +143,11 @@ class RealCluster:
         async def there() -> bool:
             pod.clear()
             pod.update(await self.client.get_object(PODS, name, namespace="default"))
-            assert phase == "Failed" or pod["status"].get("phase") != "Failed", state_of(pod)
-            return bool(pod["status"].get("phase") == phase)
+            assert pod["status"].get("phase") != "Failed", state_of(pod)
+            return bool(pod["status"].get("phase") == "Running")
 
         try:
-            await until(there, what=f"the pod {name} is {phase}", limit_s=120)
+            await until(there, what=f"the pod {name} runs", limit_s=120)
         except AssertionError as error:
             raise AssertionError(f"{error}: {await self.describe('default')}") from None
         return pod

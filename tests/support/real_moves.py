@@ -426,10 +426,10 @@ class MovingCluster:
 
         await until(leads, what=f"{name} leads")
 
-    async def wait_sprung(self, replica: Replica, *, limit_s: float = 60) -> None:
+    async def wait_sprung(self, replica: Replica) -> None:
         """Wait until what was set at the replica's gate has happened."""
         try:
-            await until_true(replica.gate.sprung.is_set, what="the write", limit_s=limit_s)
+            await until_true(replica.gate.sprung.is_set, what="the write")
         except AssertionError as error:
             raise AssertionError(f"{error}: {replica.process.tail(25)}") from None
 

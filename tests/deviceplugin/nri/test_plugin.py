@@ -19,7 +19,6 @@ from deviceplugin.nri.interface import (
     Status,
 )
 from deviceplugin.proto import nri_pb2 as wire
-from deviceplugin.proto import ttrpc_pb2 as ttrpc
 from tests.deviceplugin.nri.scripted import Script, Wire, a_scripted_runtime
 from tests.fakes.clock import VirtualClock
 from tests.support.node import short_folder
@@ -75,15 +74,6 @@ async def test_a_runtime_that_comes_later_is_found() -> None:
             await runtime.start()
             status = await running.wait(Connection.CONNECTED)
     assert (status.problem, status.runtime_name) == (None, "containerd")
-
-
-async def test_a_runtime_that_refuses_the_registration_is_quoted(socket: Path) -> None:
-    async def script(runtime: Wire) -> None:
-        failure = ttrpc.Status(code=2, message="plugins are not welcome")
-        runtime.respond(await runtime.read(), ttrpc.Response(status=failure))
-
-    status = await status_after(socket, script, Connection.REFUSED)
-    assert status.problem == "the runtime refuses the plugin: plugins are not welcome"
 
 
 async def hang(runtime: Wire) -> None:

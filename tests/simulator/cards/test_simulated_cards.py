@@ -1,6 +1,5 @@
 """Simulated cards: their load is exactly that of their containers."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,10 +35,8 @@ def a_card(uuid: CardUuid = A, *, index: int = 0, health: Health = Health.HEALTH
 TWO = (a_card(A), a_card(B, index=1))
 
 
-def some_cards(
-    folder: Path, cards: Sequence[Card] = TWO, *, seed: int = 0
-) -> tuple[SimulatedCards, ProcessFolder]:
-    write_cards_file(folder / "cards.json", cards_document(cards, seed=seed))
+def some_cards(folder: Path) -> tuple[SimulatedCards, ProcessFolder]:
+    write_cards_file(folder / "cards.json", cards_document(TWO))
     simulated = SimulatedCards(folder / "cards.json", VirtualClock())
     return simulated, ProcessFolder(folder / "processes")
 

@@ -12,14 +12,14 @@ from tests.support.waiting import until
 READY = {"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}}
 
 
-def an_owner(name: str, *, replicas: int, app: str = "a", **spec: Any) -> Json:
-    """Return a Deployment, ReplicaSet or StatefulSet over pods labelled ``app``."""
+def an_owner(name: str, *, replicas: int, **spec: Any) -> Json:
+    """Return a Deployment, ReplicaSet or StatefulSet over pods labelled ``app=a``."""
     return {
         "metadata": {"name": name},
         "spec": {
             "replicas": replicas,
-            "selector": {"matchLabels": {"app": app}},
-            "template": a_template(app),
+            "selector": {"matchLabels": {"app": "a"}},
+            "template": a_template("a"),
             **spec,
         },
     }

@@ -130,14 +130,14 @@ class Rig:
     kubelet: Kubelet
     driver: FakeDriver
 
-    async def run(self, name: str, *containers: str, claim: str = "c") -> Json:
+    async def run(self, name: str, *containers: str) -> Json:
         """Bind a pod to the node with a claim that is allocated and reserved for it."""
         containers = containers or ("main",)
         pod = await self.kube.create(
-            PODS, a_pod_with_claim(name, claim, *containers), namespace="default"
+            PODS, a_pod_with_claim(name, "c", *containers), namespace="default"
         )
         made = await self.kube.create(
-            RESOURCE_CLAIMS, a_device_claim(claim, *map(a_request, containers)), namespace="default"
+            RESOURCE_CLAIMS, a_device_claim("c", *map(a_request, containers)), namespace="default"
         )
         await self.reserve(made, pod)
         await self.bind(pod)

@@ -30,12 +30,6 @@ class Rig:
     async def node(self) -> dict[str, Any]:
         return await self.kube.get_object(NODES, "gpu-1")
 
-    async def wait_allocatable(self, resource: str, amount: str) -> None:
-        async def there() -> bool:
-            return bool((await self.node())["status"]["allocatable"].get(resource) == amount)
-
-        await until(there, what=f"{resource} is {amount}")
-
 
 @pytest.fixture
 async def rig(kube: KubeClient) -> AsyncIterator[Rig]:
