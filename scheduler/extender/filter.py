@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter, OrderedDict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import compress
 from types import MappingProxyType
@@ -342,26 +342,16 @@ class StaleCacheRetry:
         self._rest_until_s = -math.inf
         changes.listen(self._ignore_own_status)
 
-    def begin(self, args: ExtenderArgs) -> FilterResult | Awaitable[FilterResult]:
-        """Return the answer of *inner*, or what to await for it if the cache may be stale."""
+    async def filter(self, args: ExtenderArgs) -> FilterResult:
+        """Return the answer of *inner*; a better one if the cache may be stale and catches up."""
         uid = args.pod.record.uid
         result = self._inner.filter(args)
         if not _may_change(result):
             self._refused_at.pop(uid, None)
             return result
         if self._refused_at.get(uid) == self._changes.count:
-            return self._filter_later(args, result, as_of=self._changes.count)
+            result = await self._wait_for_better(args, result)
         self._remember(uid)
-        return result
-
-    async def _filter_later(
-        self, args: ExtenderArgs, result: FilterResult, *, as_of: int
-    ) -> FilterResult:
-        # The change that is waited for may have come between *result* and this task's first turn.
-        if self._changes.count != as_of:
-            result = self._inner.filter(args)
-        result = await self._wait_for_better(args, result)
-        self._remember(args.pod.record.uid)
         return result
 
     def _remember(self, uid: str) -> None:

@@ -17,7 +17,7 @@ pods are placed like any other, such as the replacement of one that has failed.
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
@@ -208,8 +208,8 @@ class Gangs:
         key, uid = key_of(pod), pod.record.uid
         return key is not None and not self._gangs.get(key, _Members()).may_be_alone(uid)
 
-    def filter(self, args: ExtenderArgs) -> FilterResult | Awaitable[FilterResult] | None:
-        """Return the answer about a member of a gang, or what to await for it.
+    async def filter(self, args: ExtenderArgs) -> FilterResult | None:
+        """Return the answer about a member of a gang.
 
         None about any other pod, and about those that may be placed by themselves.
         """
@@ -221,11 +221,9 @@ class Gangs:
             return None
         if self.of_pod.get(uid) != key:
             return self._too_early(key, args)
-        return self._filter_member(key, args)
+        return await self._filter_member(key, args)
 
-    def _filter_member(
-        self, key: GangKey, args: ExtenderArgs
-    ) -> FilterResult | Awaitable[FilterResult]:
+    async def _filter_member(self, key: GangKey, args: ExtenderArgs) -> FilterResult:
         uid, members, (_, gang) = args.pod.record.uid, self._gangs[key], key
         members.asked[uid] = self._shared(args.node_names)
         room = members.room
@@ -241,7 +239,7 @@ class Gangs:
         as_of, why_not = members.refused
         if as_of == self._changes.count:
             return _refusal(args, why_not)
-        return self._find_room(key, args)
+        return await self._find_room(key, args)
 
     def _too_early(self, key: GangKey, args: ExtenderArgs) -> FilterResult:
         """Refuse a pod that is not observed yet, or was deleted a moment ago."""

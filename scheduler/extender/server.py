@@ -37,7 +37,7 @@ _MIB: Final = 1024 * 1024
 _JSON: Final = "application/json"
 
 
-_Body = Callable[[bytes], bytes | Awaitable[bytes]]  # answers a body, at once or later
+_Body = Callable[[bytes], Awaitable[bytes]]  # answers a body
 
 
 class NotReady(Exception):  # noqa: N818 - an answer, not a mistake
@@ -108,32 +108,20 @@ class ExtenderServer(HttpServer):
         other = None if ssl_context is None else http2
         super().__init__(app, host=host, port=port, ssl_context=ssl_context, other=other)
 
-    def _filter(self, body: bytes) -> bytes | Awaitable[bytes]:
+    async def _filter(self, body: bytes) -> bytes:
         args = api.read_args(body, find=self._find)
         why_not = self._leader_gate.why_not()
         if why_not:
             return self._filtered(args, FilterResult(error=why_not))
         before = self._cycles.begin(args.pod)
         if before is not None:
-            return self._filter_after(args, before)
-        found = self._begin(args)
-        if isinstance(found, FilterResult):
-            return self._filtered(args, found)
-        return self._filter_later(args, found)
-
-    def _begin(self, args: ExtenderArgs) -> FilterResult | Awaitable[FilterResult]:
+            await before
         if self._groups.trying or args.pod.pod_group:
             self._groups.begin(args.pod)
-        of_gang = None if args.pod.gang is None else self._gangs.filter(args)
-        return self._stale_cache_retry.begin(args) if of_gang is None else of_gang
-
-    async def _filter_after(self, args: ExtenderArgs, before: Awaitable[None]) -> bytes:
-        await before
-        found = self._begin(args)
-        return self._filtered(args, found if isinstance(found, FilterResult) else await found)
-
-    async def _filter_later(self, args: ExtenderArgs, found: Awaitable[FilterResult]) -> bytes:
-        return self._filtered(args, await found)
+        result = None if args.pod.gang is None else await self._gangs.filter(args)
+        if result is None:
+            result = await self._stale_cache_retry.filter(args)
+        return self._filtered(args, result)
 
     def _filtered(self, args: ExtenderArgs, result: FilterResult) -> bytes:
         self._cycles.filtered(args.pod, result)
@@ -144,7 +132,7 @@ class ExtenderServer(HttpServer):
             result = self._narrow(args, result)
         return api.write_filter_result(result, args)
 
-    def _prioritize(self, body: bytes) -> bytes:
+    async def _prioritize(self, body: bytes) -> bytes:
         args = api.read_args(body, find=self._find)
         why_not = self._leader_gate.why_not()
         if why_not:
@@ -175,25 +163,18 @@ class ExtenderServer(HttpServer):
         return nullcontext() if verb is Verb.BIND else self._activity
 
     async def _over_http1(self, request: web.Request) -> web.Response:
-        with self._counted(request.path):
-            body = await request.read()  # raises 413 above the limit
-            answer = self._answer(request.path, body)
-            if not isinstance(answer, Answer):
-                answer = await answer
+        body = await request.read()  # raises 413 above the limit
+        answer = await self._answer(request.path, body)
         headers = {"Content-Type": answer.content_type}
         response = web.Response(body=answer.body, status=answer.status, headers=headers)
         if answer.last:
             response.force_close()
         return response
 
-    def _over_http2(self, request: Request) -> Answer | Awaitable[Answer]:
+    async def _over_http2(self, request: Request) -> Answer:
         verb, get = request.path in self._verbs, request.method in ("GET", "HEAD")
         if verb and request.method == "POST":
-            with self._counted(request.path):
-                answer = self._answer(request.path, request.body)
-            if isinstance(answer, Answer):
-                return answer
-            return self._counted_later(request.path, answer)
+            return await self._answer(request.path, request.body)
         found = self._telemetry.answer(request.path, accept=request.accept)
         if found is None and not verb:
             return Answer(HTTPStatus.NOT_FOUND, b"404: Not Found\n")
@@ -201,58 +182,24 @@ class ExtenderServer(HttpServer):
             return Answer(HTTPStatus.METHOD_NOT_ALLOWED, b"405: Method Not Allowed\n")
         return found
 
-    async def _counted_later(self, path: str, pending: Awaitable[Answer]) -> Answer:
-        with self._counted(path):
-            return await pending
-
-    def _answer(self, path: str, body: bytes) -> Answer | Awaitable[Answer]:
-        """Return the answer to a POST, or what to await for it."""
+    async def _answer(self, path: str, body: bytes) -> Answer:
+        """Return the answer to a POST, and count it."""
         verb, answer = self._verbs[path]
-        began_s = self._clock.monotonic()
-        result: bytes | Awaitable[bytes] | Exception
+        outcome, began_s = RequestOutcome.FAILED, self._clock.monotonic()
         try:
-            result = answer(body)
-        except Exception as error:  # noqa: BLE001 - raised again below, once it is counted
-            result = error
-        if isinstance(result, bytes | Exception):
-            try:
-                return self._to_answer(verb, result, began_s)
-            finally:
-                del result  # an error's traceback has this frame, and through others the body
-        return self._answer_later(verb, result, began_s)
-
-    async def _answer_later(self, verb: Verb, coming: Awaitable[bytes], began_s: float) -> Answer:
-        result: bytes | Exception
-        try:
-            result = await coming
-        except Exception as error:  # noqa: BLE001 - as above
-            result = error
-        try:
-            return self._to_answer(verb, result, began_s)
-        finally:
-            del result  # as above
-
-    def _to_answer(self, verb: Verb, result: bytes | Exception, began_s: float) -> Answer:
-        """Return the answer to a request that was answered or failed; count it.
-
-        Raises:
-            Exception: the one that it failed with, if that is not the caller's to know.
-        """
-        outcome = RequestOutcome.FAILED
-        last = not self._leader_gate.leads
-        try:
-            if isinstance(result, bytes):
-                outcome = RequestOutcome.NOT_LEADING if last else RequestOutcome.ANSWERED
-                return Answer(HTTPStatus.OK, result, _JSON, last=last)
-            raise result
+            with self._counted(path):
+                result = await answer(body)
+            last = not self._leader_gate.leads
+            outcome = RequestOutcome.NOT_LEADING if last else RequestOutcome.ANSWERED
+            return Answer(HTTPStatus.OK, result, _JSON, last=last)
         except ProtocolError as error:
             outcome = RequestOutcome.MALFORMED
             log.warning("request_malformed", verb=verb.value, error=str(error))
             return Answer(HTTPStatus.BAD_REQUEST, f"{error}\n".encode())
         except NotReady as error:
+            last = not self._leader_gate.leads
             outcome = RequestOutcome.NOT_LEADING if last else RequestOutcome.NOT_READY
             return Answer(HTTPStatus.SERVICE_UNAVAILABLE, f"{error}\n".encode(), last=last)
         finally:
-            del result
             took_s = self._clock.monotonic() - began_s
             self._metrics.request(verb, outcome, took_s=took_s)
