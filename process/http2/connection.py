@@ -1,7 +1,7 @@
 """One HTTP/2 connection: its requests and its answers."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, cast
 
@@ -21,7 +21,7 @@ from h2.exceptions import ProtocolError
 from hyperframe.frame import GoAwayFrame
 
 from process.http2.request import Answerer, Bodies, Http2Limits, Request
-from process.http2.state import AT_ONCE, STREAMS, new_state, set_options
+from process.http2.state import STREAMS, new_state, set_options
 from process.telemetry import Answer
 
 log = structlog.get_logger()
@@ -82,8 +82,6 @@ class Http2Connection(asyncio.Protocol):
         self._state = new_state()
         self._reading: dict[int, _Reading] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._unbegun = 0  # of the tasks
-        self._at_once = 0  # answers given in this turn of the event loop
         self._waiting: set[int] = set()  # streams that have no answer yet
         self._unsent: dict[int, _Unsent] = {}
         self._widened: set[int] = set()  # streams whose window was; 0: the connection's
@@ -138,7 +136,6 @@ class Http2Connection(asyncio.Protocol):
             log.info("http2_connection_ended", reason=str(error) or kind, error=kind)
             self._close()  # the library has prepared a GOAWAY with the reason
             return
-        self._at_once = 0
         for event in events:
             self._take(event)
         self._push_widened()
@@ -282,39 +279,16 @@ class Http2Connection(asyncio.Protocol):
         if reading is None:
             return
         self._waiting.add(stream)
-        body = bytes(reading.body)
-        request = Request(reading.method, reading.path, reading.accept, body)
-        # Requests begin in the order in which they came: a later one may depend on an earlier one.
-        late = self._unbegun or self._at_once >= AT_ONCE
-        answer = None if late else self._asked(request)
-        if isinstance(answer, Answer):
-            self._at_once += 1
-            self._bodies.held -= len(body)
-            self._send(stream, answer, head=request.method == "HEAD")
-            self._flush()
-            return
-        self._unbegun += 1
-        task = self._loop.create_task(self._respond(stream, request, answer))
+        request = Request(reading.method, reading.path, reading.accept, bytes(reading.body))
+        # Tasks begin in the order in which their requests came: one may depend on one before it.
+        task = self._loop.create_task(self._respond(stream, request))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _asked(self, request: Request) -> Answer | Awaitable[Answer]:
-        """Return the answer, or what to await for it."""
+    async def _respond(self, stream: int, request: Request) -> None:
         try:
-            return self._answer(request)
+            answer = await self._answer(request)
         except Exception:  # one request must not end the connection of the others
-            log.exception("request_failed", method=request.method, path=request.path)
-            return _FAULT
-
-    async def _respond(
-        self, stream: int, request: Request, begun: Awaitable[Answer] | None
-    ) -> None:
-        self._unbegun -= 1
-        answer = self._asked(request) if begun is None else begun
-        try:
-            if not isinstance(answer, Answer):
-                answer = await answer
-        except Exception:  # as above
             log.exception("request_failed", method=request.method, path=request.path)
             answer = _FAULT
         finally:

@@ -19,8 +19,7 @@ class Request:
     body: bytes
 
 
-Answerer = Callable[[Request], Answer | Awaitable[Answer]]
-"""Answers a request, at once or later."""
+Answerer = Callable[[Request], Awaitable[Answer]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

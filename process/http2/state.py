@@ -16,9 +16,6 @@ from h2.settings import SettingCodes, Settings
 STREAMS: Final = 256
 """Requests at once on a connection, those included that the caller has given up."""
 
-AT_ONCE: Final = 16
-"""Requests of one piece of input that are answered as they are read; others count as above."""
-
 _HEADERS_BYTES: Final = 16 * 1024
 _STREAM_WINDOW_BYTES: Final = 1 << 20
 # Larger than the sum of what may come before it is taken note of; a body has its own bound.

@@ -2,7 +2,7 @@
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -35,7 +35,7 @@ def a_trusted_pair() -> tuple[ServingTls, Callable[[], ssl.SSLContext]]:
 class Served:
     """A server, and what it was asked.
 
-    Requests for ``/wait`` wait until *go* is set, those for ``/now`` are answered without any wait.
+    Requests for ``/wait`` wait until *go* is set.
     """
 
     go: asyncio.Event = field(default_factory=asyncio.Event)
@@ -45,17 +45,7 @@ class Served:
     trust: Callable[[], ssl.SSLContext] = ssl.create_default_context
     server: HttpServer | None = None
 
-    def answer(self, request: Request) -> Answer | Awaitable[Answer]:
-        if request.path == "/fail-now":
-            raise RuntimeError("a fault of the role")
-        return self._now(request) if request.path == "/now" else self._later(request)
-
-    def _now(self, request: Request) -> Answer:
-        self.asked.append(request)
-        self.finished += 1
-        return Answer(200, b"now: " + request.body)
-
-    async def _later(self, request: Request) -> Answer:
+    async def answer(self, request: Request) -> Answer:
         self.asked.append(request)
         if request.path == "/fail":
             raise RuntimeError("a fault of the role")
