@@ -82,11 +82,11 @@ def _nearest(observed: ObservedCluster, key: str) -> str:
     """Return a hint, if any: a pod of that name elsewhere, or of that workload, or the nearest."""
     namespace, _, name = key.partition("/")
     records = [pod.info.record for pod in observed.pods]
-    same = [it.key for it in records if it.name == name]
-    owned = [it.key for it in records if it.name.startswith(f"{name}-")]
+    same = [record.key for record in records if record.name == name]
+    owned = [record.key for record in records if record.name.startswith(f"{name}-")]
     if found := same or owned:
         return f"; did you mean {found[0]}?"
-    near = nearest(name, [it.name for it in records if it.namespace == namespace])
+    near = nearest(name, [record.name for record in records if record.namespace == namespace])
     return f"; did you mean {namespace}/{near}?" if near else ""
 
 
