@@ -200,11 +200,13 @@ NO_VISIBLE_DEVICES: Final = "void"  # NVIDIA's runtime gives nothing
 ENV_AMD_VISIBLE_DEVICES: Final = "AMD_VISIBLE_DEVICES"  # read by AMD's container runtime
 # Which cards a container gets from a vendor's runtime, and by how much a hook of NVIDIA's toolkit
 # limits their memory: a pod that asks for a share sets none of them.
-ENV_CARDS_AND_LIMITS: Final = (
-    ENV_VISIBLE_DEVICES,
-    ENV_AMD_VISIBLE_DEVICES,
-    "NVIDIA_GPU_MEMORY_REQUEST",
-    "NVIDIA_GPU_MEMORY_LIMIT",
+ENV_CARDS_AND_LIMITS: Final = frozenset(
+    (
+        ENV_VISIBLE_DEVICES,
+        ENV_AMD_VISIBLE_DEVICES,
+        "NVIDIA_GPU_MEMORY_REQUEST",
+        "NVIDIA_GPU_MEMORY_LIMIT",
+    )
 )
 ENV_MEM_MIB: Final = "FRACGPU_MEM_MIB"
 ENV_CARD_MIB: Final = "FRACGPU_CARD_MIB"

@@ -83,16 +83,15 @@ def _write_time(
 _encode: Final = json.JSONEncoder(default=str).encode
 
 
-def _json_line(_logger: object, _method: str, event: structlog.typing.EventDict) -> str:
+def _json_line(logger: object, method: str, event: structlog.typing.EventDict) -> str:
+    if "exc_info" in event:
+        event = structlog.processors.format_exc_info(logger, method, event)
     return _encode(event)
 
 
 def _last_processors(*, as_json: bool, colors: bool) -> list[structlog.typing.Processor]:
     if as_json:
-        return [
-            structlog.processors.format_exc_info,
-            _json_line,
-        ]
+        return [_json_line]
     # Rich tracebacks print local variables, and a local may be a private key.
     plain = structlog.dev.plain_traceback
     return [structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=plain)]

@@ -1,7 +1,7 @@
 """The webhook's metrics."""
 
 from collections.abc import Callable
-from enum import Enum
+from enum import StrEnum
 from functools import cache
 from typing import Final
 
@@ -14,7 +14,7 @@ from webhook.admission.verdict import NO_DIALECT
 _BUCKETS_S: Final = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
 
 
-class Decision(Enum):
+class Decision(StrEnum):
     """How a review was answered; a metric label."""
 
     GRANTED = "granted"
@@ -58,10 +58,10 @@ class WebhookMetrics:
             registry=registry,
         )
         for decision in Decision:
-            self._count_of(decision.value, NO_DIALECT)
+            self._count_of(decision, NO_DIALECT)
 
     def decided(self, decision: Decision, *, duration_s: float, dialect: str = NO_DIALECT) -> None:
-        self._count_of(decision.value, dialect).inc()
+        self._count_of(decision, dialect).inc()
         self._seconds.observe(duration_s)
 
     def watch_connections(self, count: Callable[[], float]) -> None:

@@ -279,10 +279,22 @@ class AdmissionHandler:
             self._metrics.decided(Decision.MALFORMED, duration_s=self._clock.monotonic() - began_s)
             log.warning("review_malformed", reason=str(error), body_bytes=len(body))
             return web.Response(status=400, text=f"{error}\n")
-        decision, response = _response_of(review, result)
+        decision, event, details, response = _outcome_of(review, result)
         took_s = self._clock.monotonic() - began_s
         self._metrics.decided(decision, duration_s=took_s, dialect=result.dialect)
-        self._log_decision(review, result, took_s=took_s)
+        # Who requested what, and the decision with its reason.
+        self._log.info(
+            event,
+            uid=shorten(review.uid),
+            operation=review.operation,
+            kind=shorten(review.kind),
+            namespace=shorten(review.namespace),
+            name=shorten(review.name, limit=_MOST_NAME),
+            user=shorten(review.user, limit=_MOST_NAME),
+            dry_run=review.dry_run,
+            took_us=round(took_s * 1e6),
+            **details,
+        )
         return web.Response(body=response, content_type="application/json")
 
     def _of_no_namespace(self, review: Review, began_s: float) -> web.Response:
@@ -296,22 +308,6 @@ class AdmissionHandler:
         self._metrics.decided(Decision.UNKNOWN_NAMESPACE, duration_s=took_s)
         answer = write_refused(review.uid, message=message, code=NOT_FOUND, reason="NotFound")
         return web.Response(body=answer, content_type="application/json")
-
-    def _log_decision(self, review: Review, result: AdmissionResult, *, took_s: float) -> None:
-        """Log who requested what, and the decision with its reason."""
-        event, details = _event_of(review, result)
-        self._log.info(
-            event,
-            uid=shorten(review.uid),
-            operation=review.operation.value,
-            kind=shorten(review.kind),
-            namespace=shorten(review.namespace),
-            name=shorten(review.name, limit=_MOST_NAME),
-            user=shorten(review.user, limit=_MOST_NAME),
-            dry_run=review.dry_run,
-            took_us=round(took_s * 1e6),
-            **details,
-        )
 
     def _judge_pod(self, review: Review, labels: Mapping[str, str]) -> AdmissionResult:
         config = self._context.config()
@@ -356,32 +352,26 @@ def _excluded(review: Review) -> Allowed:
     )
 
 
-def _response_of(review: Review, result: AdmissionResult) -> tuple[Decision, bytes]:
-    match result:
-        case Patched():
-            response = write_allowed(review.uid, patch=result.patch, warnings=result.warnings)
-            return Decision.GRANTED, response
-        case Allowed():
-            response = write_allowed(review.uid, warnings=result.warnings)
-            passed = result.dialect == NO_DIALECT
-            return Decision.UNTOUCHED if passed else Decision.UNCHANGED, response
-        case Denied():
-            response = write_refused(
-                review.uid, message=result.message, code=result.code, reason=result.reason
-            )
-            return Decision.REFUSED, response
-
-
-def _event_of(review: Review, result: AdmissionResult) -> tuple[str, Mapping[str, str]]:
+def _outcome_of(
+    review: Review, result: AdmissionResult
+) -> tuple[Decision, str, Mapping[str, str], bytes]:
+    """Return how a review was answered: for metrics and for the log, with details, and in JSON."""
     match result:
         case Patched():
             event = "pod_granted" if review.kind == "Pod" else "template_granted"
-            return event, {"granted": result.granted}
+            response = write_allowed(review.uid, patch=result.patch, warnings=result.warnings)
+            return Decision.GRANTED, event, {"granted": result.granted}, response
         case Allowed():
-            return "review_passed", {}
+            passed = result.dialect == NO_DIALECT
+            response = write_allowed(review.uid, warnings=result.warnings)
+            decision = Decision.UNTOUCHED if passed else Decision.UNCHANGED
+            return decision, "review_passed", {}, response
         case Denied():
             event = "pod_refused" if review.kind == "Pod" else "workload_refused"
-            return event, {"reason": result.message}
+            response = write_refused(
+                review.uid, message=result.message, code=result.code, reason=result.reason
+            )
+            return Decision.REFUSED, event, {"reason": result.message}, response
 
 
 class WebhookServer(HttpServer):

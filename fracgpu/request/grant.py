@@ -394,7 +394,7 @@ def need_from_limits(request: PodRequest, *, by_name: bool = False) -> PodNeed:
 def describe(granted: Grant) -> str:
     """Return a grant in words, one container after the other."""
     return "; ".join(
-        _describe_one(container, granted.card_class) for container in granted.need.containers
+        [_describe_one(container, granted.card_class) for container in granted.need.containers]
     )
 
 

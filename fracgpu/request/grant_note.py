@@ -127,7 +127,7 @@ class Seal(msgspec.Struct, frozen=True, kw_only=True):
         key: a secret that only the replicas of the webhook share.
         also: further valid keys: replicas may seal with the previous or the next one.
         scope: what the seal is valid for: the pod's namespace.
-        now: the time of the admission review.
+        now: the time of the admission review, in UTC.
     """
 
     key: bytes = b""
@@ -137,7 +137,7 @@ class Seal(msgspec.Struct, frozen=True, kw_only=True):
 
     def write(self, granted: GrantNote) -> str:
         """Return the text of the annotation, dated and sealed."""
-        at = msgspec.to_builtins(self.now.astimezone(UTC).replace(microsecond=0))
+        at = msgspec.to_builtins(self.now.replace(microsecond=0))
         dated = msgspec.structs.replace(granted.data, at=at, seal="")
         seal = self._over(granted.words, msgspec.json.encode(dated), self.key)
         sealed = msgspec.json.encode(msgspec.structs.replace(dated, seal=seal))

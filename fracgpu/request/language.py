@@ -80,9 +80,7 @@ def parse_request(
     """
     everything = annotations
     annotations = {key: text for key, text in annotations.items() if key.startswith(names.PREFIX)}
-    if not annotations and not any(
-        any_of_ours(spec.limits) or any_of_ours(spec.requests) for spec in containers
-    ):
+    if not annotations and not any(map(_resources_of_ours, containers)):
         return None  # nearly every pod
     refuse_beyond(annotations, containers)
     _refuse_unknown_keys(annotations)
@@ -91,47 +89,20 @@ def parse_request(
     isolation = _isolations(annotations)
     parse_gang(annotations)
     rebalance = _choice(annotations, names.REBALANCE, Rebalance)
-    limits = [(spec.name, *parse_resource_limits(spec)) for spec in containers]
-    main = main_container(everything, containers)
-    items = {
-        key: _items(annotations, key, containers, parse, main=main)
-        for key, parse in ITEM_PARSERS.items()
-        if key in annotations
-    }
+    limits = [*map(parse_resource_limits, containers)]
+    items, unnamed, main = _items_by_container(annotations, everything, containers)
     slices = []
-    for spec, (name, mib, slots) in zip(containers, limits, strict=True):
-        own = {key: found[name] for key, found in items.items() if name in found}
-        share, memory = own.get(names.FRACTION), own.get(names.MEMORY)
-        if share is not None and memory is not None:
-            raise RequestError(
-                field=names.FRACTION,
-                found=annotations[names.FRACTION],
-                wanted=f"either fraction or memory for container '{name}', not both",
-            )
-        if share is None and memory is None and mib is None:
-            _refuse_orphans(spec, annotations, own)
-            continue
-        count = own.get(names.CARDS, 1)
-        if share is None and memory is None and mib is not None:
-            memory = split_over_cards(mib, count, name)
-        part = SliceRequest(
-            container=name,
-            kind=spec.kind,
-            share=share,
-            mib=memory,
-            limit_share=own.get(names.FRACTION_LIMIT),
-            limit_mib=own.get(names.MEMORY_LIMIT),
-            cores=own.get(names.CORES, 0),
-            cards=count,
-            stated_mib=mib,
-            stated_slots=slots,
-        )
-        _refuse_other_limit(annotations, part)
-        slices.append(part)
+    for spec, (mib, slots) in zip(containers, limits, strict=True):
+        own = items.get(spec.name)
+        if own is not None or mib is not None or slots is not None:
+            part = _slice(spec, own or {}, annotations, mib, slots)
+            if part is not None:
+                slices.append(part)
     if not slices:
         _refuse_lonely_keys(annotations)
         return None
-    _refuse_unclear_items(annotations, slices, main)
+    if unnamed:
+        _refuse_unclear_items(annotations, slices, unnamed, main)
     if isolation:
         _refuse_several_cards_of_mps(isolation, slices)
         _refuse_unenforced_limits(annotations, isolation)
@@ -146,22 +117,61 @@ def parse_request(
     )
 
 
+def _slice(
+    spec: ContainerSpec,
+    own: Mapping[str, Any],
+    annotations: Mapping[str, str],
+    mib: Mib | None,
+    slots: int | None,
+) -> SliceRequest | None:
+    """Return what a container asks for with its *own* items, and limits of *mib* and *slots*."""
+    share, memory = own.get(names.FRACTION), own.get(names.MEMORY)
+    if share is not None and memory is not None:
+        raise RequestError(
+            field=names.FRACTION,
+            found=annotations[names.FRACTION],
+            wanted=f"either fraction or memory for container '{spec.name}', not both",
+        )
+    if share is None and memory is None and mib is None:
+        _refuse_orphans(spec, annotations, own)
+        return None
+    count = own.get(names.CARDS, 1)
+    if share is None and memory is None and mib is not None:
+        memory = split_over_cards(mib, count, spec.name)
+    part = SliceRequest(
+        container=spec.name,
+        kind=spec.kind,
+        share=share,
+        mib=memory,
+        limit_share=own.get(names.FRACTION_LIMIT),
+        limit_mib=own.get(names.MEMORY_LIMIT),
+        cores=own.get(names.CORES, 0),
+        cards=count,
+        stated_mib=mib,
+        stated_slots=slots,
+    )
+    _refuse_other_limit(annotations, part)
+    return part
+
+
 def _refuse_unclear_items(
-    annotations: Mapping[str, str], slices: Sequence[SliceRequest], main: str | None
+    annotations: Mapping[str, str],
+    slices: Sequence[SliceRequest],
+    unnamed: Sequence[str],
+    main: str | None,
 ) -> None:
     """Reject an item without a name that is not for the first app container with a share.
 
     With the grant it is read as for that one, whatever anybody writes on the pod by then.
     """
     first = next((part.container for part in slices if part.kind is ContainerKind.APP), main)
-    for key in ITEM_PARSERS if first != main else ():
-        if key in annotations and "=" not in annotations[key]:
-            raise RequestError(
-                field=key,
-                found=annotations[key],
-                wanted=f"pairs 'container=item': {names.DEFAULT_CONTAINER} names '{main}', and "
-                f"'{first}' before it asks for a share too",
-            )
+    if first != main:
+        raise RequestError(
+            field=unnamed[0],
+            found=annotations[unnamed[0]],
+            wanted=f"pairs 'container=item': {names.DEFAULT_CONTAINER} names '{main}', and "
+            f"'{first}' before it asks for a share too",
+        )
 
 
 def _refuse_other_limit(annotations: Mapping[str, str], part: SliceRequest) -> None:
@@ -207,6 +217,8 @@ def refuse_misread_moves(annotations: Mapping[str, str]) -> None:
     Raises:
         RequestError: an annotation about moves has a value that means nothing.
     """
+    if _ABOUT_MOVES.keys().isdisjoint(annotations):
+        return  # nearly every pod
     for key, (form, wanted) in _ABOUT_MOVES.items():
         text = annotations.get(key)
         if text is not None and not form.fullmatch(text):
@@ -232,8 +244,9 @@ def refuse_beyond(annotations: Mapping[str, str], containers: Sequence[Container
                 found=spec.name,
                 wanted=f"at most {MAX_NAME_CHARS} characters",
             )
-    for key in names.REQUEST_KEYS:
-        if key in annotations and len(annotations[key]) > MAX_VALUE_CHARS:
+    long = [key for key, text in annotations.items() if len(text) > MAX_VALUE_CHARS]
+    for key in names.REQUEST_KEYS if long else ():
+        if key in long:
             raise RequestError(
                 field=key,
                 found=annotations[key],
@@ -319,30 +332,51 @@ def stated_main_container(
     if granted:
         return granted[0]
     default = annotations.get(names.DEFAULT_CONTAINER)
-    return default if any(spec.name == default for spec in apps) else None
+    return default if default in [spec.name for spec in apps] else None
+
+
+def _items_by_container(
+    annotations: Mapping[str, str],
+    everything: Mapping[str, str],
+    containers: Sequence[ContainerSpec],
+) -> tuple[Mapping[str, Mapping[str, Any]], Sequence[str], str | None]:
+    """Return each container's items by key, the keys whose item has no name, and whom those mean.
+
+    Args:
+        annotations: with our prefix.
+        everything: all annotations of the pod.
+        containers: of the pod.
+    """
+    keys = sorted(ITEM_PARSERS.keys() & annotations.keys(), key=ITEM_KEYS.index)
+    unnamed = [key for key in keys if "=" not in annotations[key]]
+    main = main_container(everything, containers) if unnamed else None
+    items: dict[str, dict[str, Any]] = {}
+    for key in keys:
+        for name, item in _items(annotations, key, containers, main=main):
+            items.setdefault(name, {})[key] = item
+    return items, unnamed, main
 
 
 def _items(
     annotations: Mapping[str, str],
     key: str,
     containers: Sequence[ContainerSpec],
-    parse: Callable[[str, str], _T],
     *,
     main: str | None,
-) -> dict[str, _T]:
+) -> list[tuple[str, Any]]:
     """Parse one annotation: one item for the main container, or ``name=item`` pairs."""
-    text = annotations[key]
-    known = {spec.name: None for spec in containers}
+    text, parse = annotations[key], ITEM_PARSERS[key]
     if "=" in text:
-        return {name: parse(item, key) for name, item in _pairs(text, key, known).items()}
+        return [(name, parse(item, key)) for name, item in _pairs(text, key, containers).items()]
     if main is None:
         raise RequestError(field=key, found=text, wanted="a pod with at least one container")
-    if "," in text and len(known) > 1:
+    if "," in text and len(containers) > 1:
         raise RequestError(field=key, found=text, wanted=_PAIRS)
-    return {main: parse(text.strip(), key)}
+    return [(main, parse(text.strip(), key))]
 
 
-def _pairs(text: str, key: str, known: Mapping[str, None]) -> dict[str, str]:
+def _pairs(text: str, key: str, containers: Sequence[ContainerSpec]) -> dict[str, str]:
+    known = {spec.name: None for spec in containers}
     items: dict[str, str] = {}
     for pair in text.split(","):
         name, equals, item = pair.partition("=")
@@ -391,6 +425,7 @@ ITEM_PARSERS: Final[Mapping[str, Callable[[str, str], Any]]] = {
     names.CORES: _cores,
     names.CARDS: _cards,
 }
+ITEM_KEYS: Final = tuple(ITEM_PARSERS)
 
 
 def parse_models(annotations: Mapping[str, str]) -> tuple[str, ...]:
@@ -523,17 +558,14 @@ def _chosen(word: str, text: str, key: str, offered: type[_E]) -> _E:
     raise RequestError(field=key, found=text, wanted=wanted, hint=hint)
 
 
-def any_of_ours(keys: Iterable[str]) -> bool:
-    """Report whether any of *keys* has our prefix."""
-    for key in keys:  # noqa: SIM110 - each pod is asked this often, and a generator takes longer
-        if key.startswith(names.PREFIX):
-            return True
-    return False
+def _resources_of_ours(spec: ContainerSpec) -> list[str]:
+    """Return the resources with our prefix in a container's limits and requests."""
+    return [key for key in (*spec.limits, *spec.requests) if key.startswith(names.PREFIX)]
 
 
 def parse_resource_limits(spec: ContainerSpec) -> tuple[Mib | None, int | None]:
     """Return MiB and slots from a container's limits; requests may only repeat them."""
-    if not any_of_ours(spec.limits) and not any_of_ours(spec.requests):
+    if not _resources_of_ours(spec):
         return None, None  # nearly every container
     _refuse_other_resources(spec)
     mib = slots = None

@@ -1,6 +1,6 @@
 """Limits on the objects that admission decodes, so that no object can delay all other pods."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -14,7 +14,7 @@ from fracgpu.request.bounds import (
     MAX_NAME_CHARS,
     MAX_RESOURCES,
 )
-from webhook.admission.review import Container, Pod
+from webhook.admission.review import Container, Pod, PodSpec
 from webhook.admission.verdict import AdmissionResult, Allowed, Denied
 
 # Decoding hostile JSON takes 60 ns a byte. The API server stores annotations of at most 256 KiB
@@ -89,66 +89,68 @@ def _fault_of(pod: Pod) -> str:
 
     The API server refuses much of this as well, but only after admission.
     """
-    containers = len(pod.spec.containers) + len(pod.spec.init_containers or ())
-    if containers > MAX_CONTAINERS:
+    containers = pod.containers
+    if len(containers) > MAX_CONTAINERS:
         return (
-            f"the pod has {containers} containers; want at most {MAX_CONTAINERS} in a pod that "
-            "asks for a share of a card"
+            f"the pod has {len(containers)} containers; want at most {MAX_CONTAINERS} in a pod "
+            "that asks for a share of a card"
         )
-    return _fault_of_annotations(pod) or _fault_of_containers(pod) or _fault_of_affinity(pod)
+    return (
+        _fault_of_annotations(pod.annotations)
+        or _fault_of_containers(containers)
+        or _fault_of_affinity(pod.spec)
+    )
 
 
-def _fault_of_annotations(pod: Pod) -> str:
-    found = pod.annotations
+def _fault_of_annotations(found: Mapping[str, str]) -> str:
     if len(found) > MAX_ANNOTATIONS:
         return f"the pod has {len(found)} annotations; want at most {MAX_ANNOTATIONS}"
-    chars = sum(map(len, found)) + sum(map(len, found.values()))
-    if chars > _MAX_ANNOTATION_CHARS:
+    lengths = [*map(len, found)]
+    if sum(lengths) + sum(map(len, found.values())) > _MAX_ANNOTATION_CHARS:
         return (
             f"the pod's annotations are too long; want at most {_MAX_ANNOTATION_CHARS} characters "
             "together"
         )
-    return _fault_of_keys(found, "an annotation's key")
-
-
-def _fault_of_keys(keys: Iterable[str], what: str) -> str:
-    longest = max(keys, key=len, default="")
-    if len(longest) <= MAX_KEY_CHARS:
-        return ""
-    return f"{what} is '{shorten(longest)}'; want at most {MAX_KEY_CHARS} characters"
-
-
-def _fault_of_containers(pod: Pod) -> str:
-    present: set[str] = set()
-    resources = 0
-    for container in pod.containers:
-        if len(container.name) > MAX_NAME_CHARS:
-            return (
-                f"the name of a container is '{shorten(container.name)}'; want at most "
-                f"{MAX_NAME_CHARS} characters"
-            )
-        if container.name in present:
-            return (
-                f"the pod has two containers with the name '{container.name}'; want a name for each"
-            )
-        present.add(container.name)
-        held = _resources(container)
-        if not held:
-            continue
-        resources += len(held)
-        if len(held) > MAX_RESOURCES or resources > _MAX_RESOURCES:
-            return (
-                f"container '{container.name}' has more than {MAX_RESOURCES} resources, or all "
-                f"containers more than {_MAX_RESOURCES}; want fewer in a pod that asks for a share "
-                "of a card"
-            )
-        if fault := _fault_of_keys(held, "the name of a resource"):
-            return fault
+    if max(lengths, default=0) > MAX_KEY_CHARS:
+        return _fault_of_longest(found, "an annotation's key")
     return ""
 
 
-def _fault_of_affinity(pod: Pod) -> str:
-    selector, required = pod.spec.node_selector or (), pod.spec.required_nodes
+def _fault_of_longest(keys: Iterable[str], what: str) -> str:
+    longest = max(keys, key=len)
+    return f"{what} is '{shorten(longest)}'; want at most {MAX_KEY_CHARS} characters"
+
+
+def _fault_of_containers(containers: Sequence[Container]) -> str:
+    present: set[str] = set()
+    resources = 0
+    for container in containers:
+        name = container.name
+        if len(name) > MAX_NAME_CHARS:
+            return (
+                f"the name of a container is '{shorten(name)}'; want at most {MAX_NAME_CHARS} "
+                "characters"
+            )
+        if name in present:
+            return f"the pod has two containers with the name '{name}'; want a name for each"
+        present.add(name)
+        if container.resources is None:
+            continue
+        held = _resources(container)
+        resources += len(held)
+        if len(held) > MAX_RESOURCES or resources > _MAX_RESOURCES:
+            return (
+                f"container '{name}' has more than {MAX_RESOURCES} resources, or all "
+                f"containers more than {_MAX_RESOURCES}; want fewer in a pod that asks for a share "
+                "of a card"
+            )
+        if max(map(len, held), default=0) > MAX_KEY_CHARS:
+            return _fault_of_longest(held, "the name of a resource")
+    return ""
+
+
+def _fault_of_affinity(spec: PodSpec) -> str:
+    selector, required = spec.node_selector or (), spec.required_nodes
     if not selector and required is None:
         return ""
     if len(selector) > _MAX_TERMS:

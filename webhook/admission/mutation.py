@@ -104,17 +104,17 @@ def admit_create(pod: Pod, context: DecisionContext) -> AdmissionResult:
     beyond = check_bounds(pod)
     if beyond is not None:
         return beyond
-    config = context.config
+    config, annotations = context.config, pod.annotations
     try:
-        misplaced = refuse_misplaced(pod.annotations, pod.labels)
-        refuse_misread_moves(pod.annotations)
-        _refuse_reserved_keys(pod)
+        misplaced = refuse_misplaced(annotations, pod.labels)
+        refuse_misread_moves(annotations)
+        _refuse_reserved_keys(annotations)
         translation = _translate(pod, config, context.namespace_labels)
-        said = _said(pod)
+        said = _said(annotations)
         sealed = _sealed(said, context)
         _refuse_others_claims(pod, sealed, context)
         if translation.request is None:
-            _refuse_forged(pod, said, None)
+            _refuse_forged(annotations, said, None)
             return Allowed(warnings=(*misplaced, *translation.warnings))
         if context.wiring_problem:
             return Denied(message=f"of the pod's namespace, {context.wiring_problem}", dialect=OURS)
@@ -128,9 +128,9 @@ def admit_create(pod: Pod, context: DecisionContext) -> AdmissionResult:
         granted = _grant(pod, translation, context, selected, sealed=sealed)
         _refuse_no_claim(pod, translation, granted, context)
         if sealed is None or sealed.data.claim:  # what a claim was named for stays
-            _refuse_forged(pod, said, granted, origin=translation.origin)
+            _refuse_forged(annotations, said, granted, origin=translation.origin)
     except RequestError as error:
-        reason = blame_limit_range(error, pod.annotations)
+        reason = blame_limit_range(error, annotations)
         return Denied(message=str(reason), dialect=OURS if requests_cards(pod) else OTHER)
     return _decision(pod, translation, granted, context, misplaced, sealed=sealed)
 
@@ -166,7 +166,7 @@ def _decision(
     sealed: GrantNote | None,
 ) -> AdmissionResult:
     """Return the decision that writes a grant; *sealed* is the one that the pod has already."""
-    config = context.config
+    config, annotations = context.config, pod.annotations
     with_claim = bool(context.claim)
     # The shortlist of a claim says where its pod can run; an open claim says which cards would do.
     required = (
@@ -184,7 +184,7 @@ def _decision(
     before = GrantData(containers={}, claim=context.claim) if sealed is None else sealed.data
     schedulers = (pod.spec.scheduler_name, config.scheduler_name) if to_scheduler else ()
     if sealed is not None and describe_grant(granted).repeats(sealed):
-        note, text = sealed, pod.annotations[names.GRANTED]
+        note, text = sealed, annotations[names.GRANTED]
     else:
         note = describe_grant(
             granted,
@@ -197,7 +197,7 @@ def _decision(
             claim=before.claim,
         )
         text = context.seal.write(note)
-    written = {**read_template_grant(pod.annotations), **limits_of(before)}
+    written = {**read_template_grant(annotations), **limits_of(before)}
     outdated = () if note is sealed else set(before.requires).difference(required)
     edits = (
         *_metadata_edits(
@@ -205,7 +205,7 @@ def _decision(
             {**translation.annotations, **_vendor_key(granted), names.GRANTED: text},
             {names.GRANTED: _TRANSLATED if note.data.dialect else _OWN_KEYS},
         ),
-        *forget_edits(pod, names.TEMPLATE_GRANT, names.MOVE_REQUESTED),
+        *forget_edits(annotations, names.TEMPLATE_GRANT, names.MOVE_REQUESTED),
         *container_edits(
             pod,
             granted,
@@ -271,8 +271,9 @@ def refuse_written_keys(pod: Pod, *, with_claims: bool) -> Denied | None:
     For pods whose requests are ignored.
     """
     try:
-        _refuse_reserved_keys(pod)
-        _refuse_forged(pod, _said(pod), None)
+        annotations = pod.annotations
+        _refuse_reserved_keys(annotations)
+        _refuse_forged(annotations, _said(annotations), None)
         if with_claims:
             refuse_others_claims(pod, None)
     except RequestError as error:
@@ -341,7 +342,7 @@ def _grant_by_rule(
     assert context.classes is not None  # noqa: S101 - as in _grant
     request = translation.request
     classes, rule = context.classes, context.config.card_classes
-    declared = context.declared if context.pools and rule.wait else None
+    declared = context.declared if rule.wait and context.pools else None
     in_template = read_template_grant(pod.annotations)
     if in_template:
         with suppress(RequestError):
@@ -430,8 +431,7 @@ def _translate(
     return msgspec.structs.replace(found, warnings=(*enabled.warnings, *found.warnings))
 
 
-def _refuse_reserved_keys(pod: Pod) -> None:
-    annotations = pod.annotations
+def _refuse_reserved_keys(annotations: Mapping[str, str]) -> None:
     written = _WRITTEN_LATER.intersection(annotations)
     if written:
         key = min(written, key=names.RESERVED_KEYS.index)
@@ -443,21 +443,25 @@ def _refuse_reserved_keys(pod: Pod) -> None:
         )
 
 
-def _said(pod: Pod) -> GrantNote | None:
+def _said(annotations: Mapping[str, str]) -> GrantNote | None:
     """Return the grant that the pod already has, or None if it has none with data."""
-    text = pod.annotations.get(names.GRANTED)
+    text = annotations.get(names.GRANTED)
     return None if text is None else read_grant_note(text)
 
 
 def _refuse_forged(
-    pod: Pod, said: GrantNote | None, granted: Grant | None, *, origin: str = ""
+    annotations: Mapping[str, str],
+    said: GrantNote | None,
+    granted: Grant | None,
+    *,
+    origin: str = "",
 ) -> None:
     """Raise if the pod already has a grant that differs from the one it gets.
 
     Raises:
         RequestError: the pod has another grant, or one without data.
     """
-    text = pod.annotations.get(names.GRANTED)
+    text = annotations.get(names.GRANTED)
     if text is None:
         return
     note = None if granted is None else describe_grant(granted, origin=origin)

@@ -7,6 +7,7 @@ Resources: the grant's amounts are written, and another system's resources are r
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Final
 
 import msgspec
@@ -99,7 +100,7 @@ def requirements(
     sizes = [need.mib for need in needs if need.share is None]
     if sizes:
         wanted.append(_more_than(names.CARD_MEMORY_LABEL, max(sizes) - 1))
-    if pools and not shares:
+    if not shares and pools:
         most = max(need.cards for need in needs)
         wanted += [_more_than(names.CARD_COUNT_LABEL, most - 1)] if most > 1 else []
         others = pools.of_other_models(
@@ -159,6 +160,8 @@ def toleration_edits(
     present: Sequence[Toleration] | None, wanted: Sequence[Toleration]
 ) -> list[Edit]:
     """Return the edits that add the tolerations that a pod does not have."""
+    if not wanted:
+        return []
     path = "/spec/tolerations"
     missing = [
         {field: value for field, value in msgspec.structs.asdict(each).items() if value}
@@ -190,6 +193,8 @@ def own_node_rules(spec: PodSpec, added: Collection[AddedRequirement]) -> NodeRu
 
 def forget_node_edits(spec: PodSpec, gone: Collection[AddedRequirement]) -> list[Edit]:
     """Return the edits that take requirements that :func:`node_edits` added from every term."""
+    if not gone:
+        return []
     required = spec.required_nodes
     found = {(each.key, each.operator, each.values) for each in gone}
     return [
@@ -255,6 +260,8 @@ VOID: Final = names.NO_VISIBLE_DEVICES
 # Source: NVIDIA container toolkit, documentation of NVIDIA_VISIBLE_DEVICES.
 _HARMLESS: Final = (VOID, "none")
 
+_name_of: Final = attrgetter("name")
+
 
 def refuse_chosen_cards(pod: Pod) -> None:
     """Raise if a pod with a request also chooses cards or their limits itself.
@@ -264,7 +271,10 @@ def refuse_chosen_cards(pod: Pod) -> None:
             that a hook of NVIDIA's toolkit reads as the limit of a card's memory.
     """
     for container in pod.containers:
-        for variable in container.env or ():
+        env = container.env
+        if not env or names.ENV_CARDS_AND_LIMITS.isdisjoint(map(_name_of, env)):
+            continue  # nearly every container
+        for variable in env:
             name = variable.name
             if name not in names.ENV_CARDS_AND_LIMITS:
                 continue
@@ -364,6 +374,6 @@ _VOIDED: Final = {"name": _KEY, "value": VOID}
 def _void_edits(path: str, env: Sequence[EnvVar] | None) -> tuple[Edit, ...]:
     if env is None:
         return (Edit(path=path, value=[_VOIDED]),)
-    if any(present.name == _KEY for present in env):
+    if _KEY in map(_name_of, env):
         return ()
     return (Edit(path=f"{path}/-", value=_VOIDED),)

@@ -5,7 +5,7 @@ Source: k8s.io/api/admission/v1 types.go.
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from enum import Enum
+from enum import StrEnum
 from typing import Final, TypeVar
 
 import msgspec
@@ -290,7 +290,7 @@ _OF_HOST: Final = frozenset({"cpu", "memory", "ephemeral-storage"})
 _MOST_WARNINGS_CHARS: Final = 4000
 
 
-class Operation(Enum):
+class Operation(StrEnum):
     """The operation under review."""
 
     CREATE = "CREATE"

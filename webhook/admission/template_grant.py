@@ -38,10 +38,13 @@ def write_template_grant(written: Mapping[str, Mib]) -> str:
     return _SEPARATOR.join(f"{name}={mib}" for name, mib in written.items())
 
 
-def forget_edits(pod: Pod, *keys: str) -> list[Edit]:
-    """Return the edits that remove those of these annotations that the pod has."""
-    present = [key for key in keys if key in pod.annotations]
-    return [Edit(op="remove", path=f"/metadata/annotations/{escape(key)}") for key in present]
+def forget_edits(annotations: Mapping[str, str], *keys: str) -> list[Edit]:
+    """Return the edits that remove these annotations from a pod that has some of them."""
+    return [
+        Edit(op="remove", path=f"/metadata/annotations/{escape(key)}")
+        for key in keys
+        if key in annotations
+    ]
 
 
 def with_limits_of(request: PodRequest, written: Mapping[str, Mib], *, kept: bool) -> PodRequest:
@@ -105,7 +108,7 @@ def template_edits(template: Pod, wanted: Mapping[str, Mib]) -> list[Edit]:
             edits += _removed(path, container, old)
     text = write_template_grant(wanted)
     if not wanted:
-        edits += forget_edits(template, names.TEMPLATE_GRANT)
+        edits += forget_edits(template.annotations, names.TEMPLATE_GRANT)
     elif template.annotations.get(names.TEMPLATE_GRANT) != text:
         edits.append(Edit(path=_ANNOTATION, value=text))
     return edits

@@ -57,24 +57,24 @@ def admit_update(
         _refuse_forgery(old, new, user=user, config=config)
         granted = read_grant_note(old.annotations.get(names.GRANTED, ""))
         _refuse_another_request(old, new, granted)
-        added = () if granted is None else granted.data.requires
-        rules = own_node_rules(new.spec, added)
         asks_anew = _ours(old.annotations) != _ours(new.annotations)
-        moves = rules != own_node_rules(old.spec, added)
-        beyond = check_bounds(new) if asks_anew or moves else None
+        selects_anew = _selectors(old) != _selectors(new)
+        beyond = check_bounds(new) if asks_anew or selects_anew else None
         if beyond is not None:
             return beyond
         if asks_anew:
             _refuse_unreadable(new)
             ours, before = _ours(new.annotations).items(), old.annotations
             refuse_misread_moves({key: text for key, text in ours if before.get(key) != text})
-        if moves and granted is not None and select is not None:
-            selected, wait = select(rules), config.card_classes.wait
-            if declared is not None:
-                # The catalogue says for which nodes it is worth to wait.
-                classes = (*selected.classes, *declared(rules))
-                selected, wait = replace(selected, classes=classes), False
-            _refuse_unfit(selected, granted.data, wait=wait)
+        if selects_anew and granted is not None and select is not None:
+            rules = own_node_rules(new.spec, granted.data.requires)
+            if rules != own_node_rules(old.spec, granted.data.requires):
+                selected, wait = select(rules), config.card_classes.wait
+                if declared is not None:
+                    # The catalogue says for which nodes it is worth to wait.
+                    classes = (*selected.classes, *declared(rules))
+                    selected, wait = replace(selected, classes=classes), False
+                _refuse_unfit(selected, granted.data, wait=wait)
     except RequestError as error:
         return Denied(message=str(error))
     edits = () if granted is None else _put_back(new, granted)
@@ -162,6 +162,11 @@ def _refuse_change(old: Pod, new: Pod, key: str, *, wanted: str, hint: str = "")
     if before != after:
         found = "removed" if after is None else after
         raise RequestError(field=key, found=found, wanted=wanted, hint=hint)
+
+
+def _selectors(pod: Pod) -> tuple[object, object]:
+    """Return what selects nodes as it is written: hostile affinity is bounded before it is read."""
+    return pod.spec.node_selector or {}, pod.spec.required_nodes
 
 
 def _ours(annotations: Mapping[str, str]) -> dict[str, str]:

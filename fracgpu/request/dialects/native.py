@@ -7,10 +7,7 @@ from typing import Final
 from fracgpu import names
 from fracgpu.k8s.container import ContainerSpec
 from fracgpu.request.dialects.dialect import DialectReading, ForeignRequest
-from fracgpu.request.language import ITEM_PARSERS
-
-ITEM_KEYS: Final = tuple(ITEM_PARSERS)
-"""The keys whose value has one item for each container."""
+from fracgpu.request.language import ITEM_KEYS
 
 _GRAIN: Final = 10**9
 

@@ -3,16 +3,15 @@
 What enables dialects: two keys of the ConfigMap's ``admission``, and a label of a namespace.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
 
 from fracgpu import names
 from fracgpu.errors import WireError
-from fracgpu.request.bounds import MAX_KEY_CHARS
 from fracgpu.request.dialects.dialect import Dialect, MemoryUnit, Options
 from fracgpu.request.dialects.systems.aws import AWS
 from fracgpu.request.dialects.systems.elastic import ELASTIC
@@ -57,53 +56,43 @@ class _Index:
         sets = [
             (dialect, dialect.limits if limits else dialect.annotations) for dialect in DIALECTS
         ]
-        self._exact: dict[str, tuple[Dialect, ...]] = {}
+        self.exact: dict[str, tuple[Dialect, ...]] = {}
         for dialect, owned in sets:
             for key in owned.exact:
-                self._exact[key] = (*self._exact.get(key, ()), dialect)
-        self._patterns = [
+                self.exact[key] = (*self.exact.get(key, ()), dialect)
+        self.patterns = [
             (dialect, pattern) for dialect, owned in sets for pattern in owned.patterns
         ]
 
     def owners(self, key: str) -> tuple[Dialect, ...]:
-        found = self._exact.get(key)
+        found = self.exact.get(key)
         if found is not None:
             return found
-        return tuple(dialect for dialect, pattern in self._patterns if pattern.fullmatch(key))
+        return tuple([dialect for dialect, pattern in self.patterns if pattern.fullmatch(key)])
 
 
 _LIMITS: Final = _Index(limits=True)
 _ANNOTATIONS: Final = _Index(limits=False)
-
-
-_Owners = tuple[tuple[Dialect, ...], tuple[Dialect, ...]]
-_NOBODY: Final[_Owners] = (), ()
-
-
-@lru_cache(maxsize=1024)
-def _owners(key: str) -> _Owners:
-    """Return the dialects that parse *key* in limits, and those that parse it in annotations."""
-    return _LIMITS.owners(key), _ANNOTATIONS.owners(key)
-
-
-def _owners_of(key: str) -> _Owners:
-    # Keys longer than any valid key are not cached: a few of them would fill the memory.
-    return _owners(key) if len(key) <= MAX_KEY_CHARS else _NOBODY
+_FOREIGN: Final = frozenset((*_LIMITS.exact, *_ANNOTATIONS.exact))
+_FOREIGN_PATTERN: Final = re.compile(
+    "|".join(pattern.pattern for _, pattern in (*_LIMITS.patterns, *_ANNOTATIONS.patterns)),
+    re.ASCII,
+)
 
 
 def limit_owners(key: str) -> tuple[Dialect, ...]:
     """Return the dialects that parse *key* in a container's limits, in the registry's order."""
-    return _owners_of(key)[0]
+    return _LIMITS.owners(key)
 
 
 def annotation_owners(key: str) -> tuple[Dialect, ...]:
     """Return the dialects that parse *key* in a pod's annotations, in the registry's order."""
-    return _owners_of(key)[1]
+    return _ANNOTATIONS.owners(key)
 
 
-def is_foreign(key: str) -> bool:
-    """Report whether any dialect parses *key*, in limits or annotations."""
-    return _owners_of(key) != _NOBODY
+def any_foreign(keys: Collection[str]) -> bool:
+    """Report whether any dialect parses one of *keys*, in limits or annotations."""
+    return not _FOREIGN.isdisjoint(keys) or any(map(_FOREIGN_PATTERN.fullmatch, keys))
 
 
 _FAMILIES: Final = tuple(prefix for dialect in DIALECTS for prefix in dialect.family)

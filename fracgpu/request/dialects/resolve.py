@@ -22,7 +22,7 @@ from fracgpu.request.dialects.dialect import (
     PodForDialects,
 )
 from fracgpu.request.dialects.native import spelled
-from fracgpu.request.dialects.registry import DIALECTS, annotation_owners, is_foreign, limit_owners
+from fracgpu.request.dialects.registry import DIALECTS, annotation_owners, any_foreign, limit_owners
 from fracgpu.request.dialects.systems import kai
 from fracgpu.request.language import refuse_beyond, stated_main_container
 from fracgpu.request.need import Strategy
@@ -120,7 +120,7 @@ def _any_foreign(pod: PodForDialects) -> bool:
     for spec in pod.containers:
         keys += spec.limits
         keys += spec.requests
-    return any(map(is_foreign, keys))
+    return any_foreign(keys)
 
 
 def find_owned_keys(pod: PodForDialects, *, enabled: Set[str]) -> tuple[OwnedKeys, ...]:
@@ -302,7 +302,7 @@ def _unread_warnings(owned: OwnedKeys, pod: PodForDialects) -> tuple[str, ...]:
     """Return warnings for keys of a translated pod's system that no dialect parses."""
     dialect = owned.dialect
     places = (
-        ("annotation", [key for key in pod.annotations if not is_foreign(key)]),
+        ("annotation", [key for key in pod.annotations if not any_foreign((key,))]),
         ("label", [key for key in pod.labels if key not in dialect.labels]),
     )
     unread = [

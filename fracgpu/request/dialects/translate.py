@@ -12,14 +12,14 @@ from fracgpu.k8s.container import ContainerSpec
 from fracgpu.request.dialects.amounts import annotation_field, limit_field
 from fracgpu.request.dialects.authors import Authors, in_authors_words
 from fracgpu.request.dialects.dialect import DialectReading, ForeignRequest, Options, PodForDialects
-from fracgpu.request.dialects.native import ITEM_KEYS, annotations_of, items_of, pod_keys
+from fracgpu.request.dialects.native import annotations_of, items_of, pod_keys
 from fracgpu.request.dialects.registry import (
     SCHEDULERS,
     is_of_family,
     limit_owners,
 )
 from fracgpu.request.dialects.resolve import Resolution, is_zero_amount, resolve
-from fracgpu.request.language import main_container, parse_request
+from fracgpu.request.language import ITEM_KEYS, main_container, parse_request
 from fracgpu.request.need import PodRequest, SliceRequest
 
 # Whole cards of device plugins. A node offers shared or whole cards, so no pod can have both.
