@@ -41,6 +41,7 @@ _list_decoder: Final = msgspec.json.Decoder(list[msgspec.Raw])
 _NULL: Final = b"null"
 
 _Place = tuple[str | int, ...]
+_Fields = Mapping[str, msgspec.Raw]  # of an object
 
 
 def admit_workload(review: Review, context: DecisionContext) -> AdmissionResult:
@@ -60,10 +61,11 @@ def admit_workload(review: Review, context: DecisionContext) -> AdmissionResult:
     beyond = check_size(review.object, review.old, what=f"the {review.kind}")
     if beyond is not None:
         return beyond
-    decode(_fields_decoder, review.object, what="request.object")
-    warnings = list(_misplaced(review.object, kind, review))
+    new = decode(_fields_decoder, review.object, what="request.object")
+    old = _fields_of(review.old, what="request.oldObject")
+    warnings = list(_misplaced(new, kind, review))
     asked = False
-    for number, (place, template, _) in enumerate(_new_templates(review, kind)):
+    for number, (place, template, _) in enumerate(_new_templates(new, old, kind)):
         if number == MAX_TEMPLATES:
             return _too_many(review)
         where = _path_of(place)
@@ -91,12 +93,20 @@ def grant_templates(review: Review, context: DecisionContext) -> AdmissionResult
     """
     kind = _kind(review, context.config)
     beyond = check_size(review.object, review.old, what=review.kind)
-    if beyond is not None or context.classes is None or _has_controller(review.object):
+    if beyond is not None or context.classes is None:
         return Allowed()
-    suspended = any(_is_suspended(body) for body in (review.object, review.old) if body)
+    return _with_grants(review, kind, context)
+
+
+def _with_grants(review: Review, kind: WorkloadKind, context: DecisionContext) -> AdmissionResult:
+    new = _fields_of(review.object, what="request.object")
+    if _has_controller(new):
+        return Allowed()
+    old = _fields_of(review.old, what="request.oldObject")
+    suspended = _is_suspended(new) or _is_suspended(old)
     edits: list[Edit] = []
     words, warnings = [], []
-    for number, (place, template, before) in enumerate(_new_templates(review, kind)):
+    for number, (place, template, before) in enumerate(_new_templates(new, old, kind)):
         if number == MAX_TEMPLATES:
             return Allowed()
         try:
@@ -172,17 +182,17 @@ def _asked(template: Pod) -> tuple[object, ...]:
     )
 
 
-def _has_controller(body: msgspec.Raw) -> bool:
+def _has_controller(fields: _Fields) -> bool:
     return any(
-        bytes(value) == b"true" for _, value in _at(body, "metadata.ownerReferences.*.controller")
+        bytes(value) == b"true" for _, value in _at(fields, "metadata.ownerReferences.*.controller")
     )
 
 
-def _is_suspended(body: msgspec.Raw) -> bool:
+def _is_suspended(fields: _Fields) -> bool:
     return any(
         bytes(value) == b"true"
         for path in ("spec.suspend", "spec.runPolicy.suspend")  # the latter is Kubeflow's
-        for _, value in _at(body, path)
+        for _, value in _at(fields, path)
     )
 
 
@@ -191,13 +201,20 @@ def _too_many(review: Review) -> AdmissionResult:
     return Denied(message=fault) if asks_in_json(review.object) else Allowed()
 
 
+def _fields_of(body: msgspec.Raw | None, *, what: str) -> _Fields:
+    """Return the fields of an object; none of what is none, or is no object."""
+    if body is None or bytes(body)[:1] != b"{":
+        return {}
+    return decode(_fields_decoder, body, what=what)
+
+
 def _new_templates(
-    review: Review, kind: WorkloadKind
+    new: _Fields, old: _Fields, kind: WorkloadKind
 ) -> Iterator[tuple[_Place, msgspec.Raw, msgspec.Raw | None]]:
     """Yield the new and changed pod templates with their places, and what they were before."""
     for path in kind.templates:
-        stored = dict(_at(review.old, path)) if review.old else {}
-        for place, template in _at(review.object, path):
+        stored = dict(_at(old, path))
+        for place, template in _at(new, path):
             before = stored.get(place)
             # The API server's encoding is canonical: structs in order, maps sorted by key.
             if before is None or bytes(template) != bytes(before):
@@ -252,25 +269,26 @@ def _waiting_later(pod: Pod, context: DecisionContext) -> tuple[str, ...]:
     )
 
 
-def _at(body: msgspec.Raw, path: str) -> Iterator[tuple[_Place, msgspec.Raw]]:
+def _at(fields: _Fields, path: str) -> Iterator[tuple[_Place, msgspec.Raw]]:
     """Yield the values at *path* with their places; nothing where the path does not exist."""
-    found: list[tuple[_Place, msgspec.Raw]] = [((), body)]
-    for step in path.split("."):
+    first, *steps = path.split(".")
+    found = list(_chosen((), fields, first))
+    for step in steps:
         found = [child for place, value in found for child in _step(place, value, step)]
     yield from ((place, value) for place, value in found if bytes(value) != _NULL)
 
 
 def _step(place: _Place, value: msgspec.Raw, step: str) -> Iterator[tuple[_Place, msgspec.Raw]]:
-    match bytes(value)[:1]:
-        case b"[" if step == "*":
-            items = decode(_list_decoder, value, what=_path_of(place))
-            yield from (((*place, index), item) for index, item in enumerate(items))
-        case b"{":
-            fields = decode(_fields_decoder, value, what=_path_of(place) or "request.object")
-            keys = fields if step == "*" else [step]
-            yield from (((*place, key), fields[key]) for key in keys if key in fields)
-        case _:
-            return
+    if step == "*" and bytes(value)[:1] == b"[":
+        items = decode(_list_decoder, value, what=_path_of(place))
+        yield from (((*place, index), item) for index, item in enumerate(items))
+    else:
+        yield from _chosen(place, _fields_of(value, what=_path_of(place)), step)
+
+
+def _chosen(place: _Place, fields: _Fields, step: str) -> Iterator[tuple[_Place, msgspec.Raw]]:
+    keys = fields if step == "*" else [step]
+    yield from (((*place, key), fields[key]) for key in keys if key in fields)
 
 
 def _path_of(place: _Place) -> str:
@@ -279,14 +297,14 @@ def _path_of(place: _Place) -> str:
     return "".join(steps).removeprefix(".")
 
 
-def _misplaced(body: msgspec.Raw, kind: WorkloadKind, review: Review) -> Iterator[str]:
+def _misplaced(fields: _Fields, kind: WorkloadKind, review: Review) -> Iterator[str]:
     """Yield warnings about requests in the workload's own metadata, where they have no effect."""
     # A CronJob also has the metadata of its Jobs, above those of their pods.
     above = ("", "spec.jobTemplate.") if review.kind == "CronJob" else ("",)
     for place in (
         f"{parent}metadata.{part}" for parent in above for part in ("annotations", "labels")
     ):
-        found = [str(where[-1]) for where, _ in _at(body, f"{place}.*")]
+        found = [str(where[-1]) for where, _ in _at(fields, f"{place}.*")]
         for key, meant in requests_among(found).items():
             yield (
                 f"{place}['{key}'] has no effect on a {review.kind}: write {meant} in "
