@@ -26,9 +26,6 @@ NO_ROOM: Final = 1 << 15
 # node with eight, so that the node is full before the sequence ends.
 _CARDS_DRAWN: Final = 30
 _FEWEST_PODS, _MOST_PODS = 24, 128
-# A remainder that fewer than this part of the pods could use counts as lost: close to what happens,
-# and far fewer states to evaluate.
-_LOST_BELOW_RATIO: Final = 0.01
 _SEED: Final = 20_261_120
 _MOST_CPU: Final = np.iinfo(np.int32).max
 _MOST_CARDS: Final = 64
@@ -45,14 +42,12 @@ class Draws:
         several: [step, sequence] how many cards the pod on several cards takes, if the pair has
             one.
         several_cpu: [step, sequence] what that pod requests of CPU.
-        lost_milli: the largest remainder of a card that counts as lost.
     """
 
     cpu: NDArray[np.int32]
     share: NDArray[np.uint16]
     several: NDArray[np.int32]
     several_cpu: NDArray[np.int32]
-    lost_milli: int
 
 
 def steps_of(classes: Sequence[PodClass]) -> int:
@@ -91,20 +86,7 @@ def draw(classes: Sequence[PodClass], model: str, steps: int) -> Draws:
         share=share,
         several=np.where(first, cards[:, 0], cards[:, 1]),
         several_cpu=np.where(first, cpu[:, 0], cpu[:, 1]),
-        lost_milli=_lost_below(accepted),
     )
-
-
-def _lost_below(accepted: Sequence[PodClass]) -> int:
-    """Return the largest remainder of a card that almost none of these pods could use."""
-    enough = _LOST_BELOW_RATIO * sum(one.frequency_ratio for one in accepted)
-    found = 0.0
-    for one in accepted:  # CPU-only pods first, then shares of one card, the smallest first
-        if one.demand.cards == 1 and one.demand.share_milli < WHOLE_CARD_MILLI:
-            found += one.frequency_ratio
-            if found > enough:
-                return one.demand.share_milli - 1
-    return WHOLE_CARD_MILLI - 1
 
 
 def _size(one: PodClass) -> tuple[int, int, int]:

@@ -36,7 +36,6 @@ struct model {
     const codes *share;       /* likewise, as codes; 0: only CPU; NO_ROOM: on several cards */
     const cores *several;     /* [step] how many cards the pod of the pair takes that has several */
     const cores *several_cpu; /* [step] */
-    i64 lost;                 /* the largest remainder of a card that counts as lost */
 };
 
 /* A class of pods with cards. */
@@ -92,7 +91,7 @@ struct state {
     i16 levels[CARDS];
     i64 cpu;
     u64 name;
-    i64 model, idle_cards, idle, lost;
+    i64 model, idle_cards, idle;
 };
 
 static inline codes chosen(codes mask, codes yes, codes no)
@@ -195,19 +194,16 @@ static float evaluated(const struct policy *policy, const struct state *state, i
     i32 live = 0;
     for (i32 c = 0; c < CARDS; c++) {
         i16 level = state->levels[c];
-        if (level <= model->lost)
+        if (level <= 0)
             continue;
         i32 at = live++;
         for (; at > 0 && levels[at - 1] < level; at--)
             levels[at] = levels[at - 1];
         levels[at] = level;
     }
-    double found = 0;
-    if (policy->fill != 0)
-        found += policy->fill * filled(model, policy->steps, levels, live, cpu);
-    if (policy->fragment != 0)
-        found += policy->fragment * unusable(policy, state->model, levels, live, cpu);
-    return (float)found;
+    double fill = filled(model, policy->steps, levels, live, cpu);
+    double fragment = unusable(policy, state->model, levels, live, cpu);
+    return (float)(policy->fill * fill + policy->fragment * fragment);
 }
 
 /* The finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014). */
@@ -221,9 +217,9 @@ static inline u64 mixed(u64 x)
 }
 
 /* The name of a state is the sum of those of its cards: their order does not count. */
-static inline u64 card_name(const struct policy *policy, const struct state *state, i64 level)
+static inline u64 card_name(i64 level)
 {
-    return level <= policy->models[state->model].lost ? 0 : mixed((u64)level * 0x9E3779B97F4A7C15ull);
+    return mixed((u64)level * 0x9E3779B97F4A7C15ull); /* 0 for a card that takes nothing */
 }
 
 /* The value of a state with whole cores of CPU, remembered; NaN if it may not be evaluated. */
@@ -259,18 +255,16 @@ static double cost_of(struct policy *policy, const struct state *state, i64 *all
     while (reached < policy->cpu_step_count && policy->cpu_steps[reached] <= state->cpu)
         reached++;
     i64 cell = (state->model * (policy->cpu_step_count + 1) + reached) * (CARDS + 1);
-    found += (policy->fill + policy->fragment) * (double)state->lost;
     return found - policy->worth[cell + state->idle_cards];
 }
 
-static void set_level(const struct policy *policy, struct state *state, i32 card, i64 level)
+static void set_level(struct state *state, i32 card, i64 level)
 {
-    i64 before = state->levels[card], lost = policy->models[state->model].lost;
+    i64 before = state->levels[card];
     state->levels[card] = (i16)level;
     state->idle_cards += (level == WHOLE) - (before == WHOLE);
     state->idle += level - before;
-    state->lost += (level <= lost ? level : 0) - (before <= lost ? before : 0);
-    state->name += card_name(policy, state, level) - card_name(policy, state, before);
+    state->name += card_name(level) - card_name(before);
 }
 
 static i64 share_of(const struct request *request, i64 size_mib)
@@ -291,7 +285,7 @@ static void rank(struct policy *policy, const struct nodes *nodes, struct reques
     i32 order[CARDS], fitting = 0;
     for (i32 c = 0; c < CARDS; c++) {
         if (levels[c] > 0)
-            set_level(policy, &now, c, levels[c]);
+            set_level(&now, c, levels[c]);
         if (levels[c] <= 0 || closed >> c & 1 || levels[c] < share_of(request, sizes[c]))
             continue;
         i32 at = fitting++;
@@ -316,7 +310,7 @@ static void rank(struct policy *policy, const struct nodes *nodes, struct reques
         after.cpu -= request->cpu;
         for (i32 at = option; at < option + request->cards; at++) {
             i32 card = order[at];
-            set_level(policy, &after, card, levels[card] - share_of(request, sizes[card]));
+            set_level(&after, card, levels[card] - share_of(request, sizes[card]));
             cards |= 1u << card;
         }
         double found = cost_of(policy, &after, allowance) - before;

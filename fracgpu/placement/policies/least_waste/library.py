@@ -21,10 +21,7 @@ def _fields(kind: Any, names: str) -> list[tuple[str, Any]]:
 class Model(ctypes.Structure):
     """A struct of least_waste.c, like those that follow."""
 
-    _fields_: ClassVar = [
-        *_fields(_POINTER, "cpu share several several_cpu"),
-        *_fields(_NUMBER, "lost"),
-    ]
+    _fields_: ClassVar = _fields(_POINTER, "cpu share several several_cpu")
 
 
 class Policy(ctypes.Structure):

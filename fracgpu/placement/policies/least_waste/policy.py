@@ -9,7 +9,7 @@ model, rises least: among nodes and, for one card, among the cards of a node. Wh
   less of its card runs, on the tightest card with room; the other runs elsewhere. That one number
   covers stranded CPU, shares that do not add up to a card and remainders of cards;
 - what is idle and of no use to the next pod of the mix: the fragmentation measure of Weng et al.,
-  "Beware of Fragmentation" (USENIX ATC 2023).
+  "Beware of Fragmentation" (USENIX ATC 2023). While the cluster fills up, shares alone count.
 
 How much each counts depends on whether pods leave (`turnover`). ``least_waste.c`` computes both for
 states at whole cores, interpolates between these, and remembers what it has evaluated.
@@ -23,7 +23,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from fracgpu.placement.node_matrix import IntArray
+from fracgpu.placement.node_matrix import WHOLE_CARD_MILLI, IntArray
 from fracgpu.placement.policies.least_waste.draws import Draws, draw, steps_of
 from fracgpu.placement.policies.least_waste.library import Model, Nodes, Policy, Request
 from fracgpu.placement.policies.least_waste.mix import PodClass
@@ -115,13 +115,14 @@ class LeastWaste:
         self._prices = Prices(self.classes, self.models, self.weights)
         self._priced_at = -_REPRICED_EVERY
         yield
-        with_cards = [one for one in self.classes if one.demand.cards]
-        classes = np.zeros(len(with_cards), _CLASS)
-        classes["frequency"] = [one.frequency_ratio for one in with_cards]
-        classes["share"] = [one.demand.share_milli for one in with_cards]
-        classes["cards"] = [one.demand.cards for one in with_cards]
-        classes["cpu"] = [one.demand.cpu_milli for one in with_cards]
-        accepts = [[one.demand.accepts(model) for one in with_cards] for model in self.models]
+        most = WHOLE_CARD_MILLI if self.weights.fragment_of_whole else WHOLE_CARD_MILLI - 1
+        counted = [one for one in self.classes if 0 < one.demand.share_milli <= most]
+        classes = np.zeros(len(counted), _CLASS)
+        classes["frequency"] = [one.frequency_ratio for one in counted]
+        classes["share"] = [one.demand.share_milli for one in counted]
+        classes["cards"] = [one.demand.cards for one in counted]
+        classes["cpu"] = [one.demand.cpu_milli for one in counted]
+        accepts = [[one.demand.accepts(model) for one in counted] for model in self.models]
         self._policy = Policy(
             models=ctypes.addressof(self._models),
             classes=self._keep(classes),
@@ -133,7 +134,7 @@ class LeastWaste:
             values=self._zeros(np.dtype(np.float32).itemsize * _WAYS << _SET_BITS),
             model_count=len(self.models),
             steps=self._steps,
-            class_count=len(with_cards),
+            class_count=len(counted),
             cpu_step_count=len(self._prices.cpu_steps),
             set_bits=_SET_BITS,
             fill=self.weights.fill,
@@ -142,7 +143,7 @@ class LeastWaste:
 
     def _model(self, drawn: Draws) -> Model:
         arrays = drawn.cpu, drawn.share, drawn.several, drawn.several_cpu
-        return Model(*(self._keep(array) for array in arrays), drawn.lost_milli)
+        return Model(*(self._keep(array) for array in arrays))
 
     def _keep(self, array: NDArray[Any]) -> int:
         """Return the address of a copy of *array* that lives as long as this object."""
@@ -164,7 +165,7 @@ class LeastWaste:
 
     def evaluated_in(self, time_ms: int) -> int:
         """Return how many evaluations take about that time: a count, whatever the load."""
-        classes = len(self.classes) if self.weights.fragment else 0
+        classes = len(self.classes)
         each_ms = max(self._steps, 1) / _PAIRS_PER_MS + classes / _CLASSES_PER_MS
         return max(1, int(time_ms / each_ms))
 

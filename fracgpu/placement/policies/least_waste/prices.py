@@ -49,8 +49,8 @@ _MAX_SETS: Final = 256
 # More of the first keeps models for those who name them, and costs allocation once the cluster is
 # full: decision 70 has the figures.
 _NOW_EXPONENT, _EVER_EXPONENT = 1.5, 1.9
-# CPU starts to be ample where so much is free for each that pods request beside the idle cards.
-_AMPLE_FROM: Final = 2.0
+# CPU is ample on a node where so much is free for each that pods request beside its idle cards.
+_AMPLE_RATIO: Final = 1.25
 
 
 class Prices:
@@ -117,8 +117,8 @@ class Prices:
         named = np.array([accepts for accepts, _ in largest], bool).reshape(shape)
         self._sets = np.concatenate((named, alone))  # [set, model]
         self._named = np.array([asked for _, asked in largest] + [0.0] * len(models))
-        self._prior = _NAMING_RATIO / self._requested
-        self._prior *= max(0.0, 1.0 - float(self._named.sum()) / _NAMES_ENOUGH)
+        self._unnamed = max(0.0, 1.0 - float(self._named.sum()) / _NAMES_ENOUGH)
+        self._prior = _NAMING_RATIO / self._requested * self._unnamed
         # [set, other]: other is a subset of set, so its demand is confined to set as well.
         self._inside = ~(self._sets[None, :, :] & ~self._sets[:, None, :]).any(2)
 
@@ -136,9 +136,11 @@ class Prices:
             float(idle.sum() / max(cards.sum(), 1.0)),
         )
         self._price_models(cards.astype(float), idle)
-        cpu_milli = float(nodes.cpu_milli[rows].clip(0).sum()) / max(float(idle.sum()), 1.0)
-        ample = min(max(cpu_milli / self._cpu_milli - _AMPLE_FROM, 0.0), 1.0)
-        self.idle = self._weights.idle + self._weights.ample * ample
+        cpu_milli = levels.sum(1, dtype=float) / WHOLE_CARD_MILLI * self._cpu_milli
+        ample = float(cpu_milli @ (nodes.cpu_milli[rows] >= _AMPLE_RATIO * cpu_milli))
+        # Beside less than half of the idle cards it does not count: the others would strand CPU.
+        ample = max(0.0, 2.0 * ample / max(float(cpu_milli.sum()), 1.0) - 1.0)
+        self.idle = self._weights.idle + self._weights.ample * ample * self._unnamed
 
     def _price_idle_cards(
         self, model: IntArray, steps: IntArray, idle_cards: IntArray, idle_part: float

@@ -27,30 +27,44 @@ class Weights:
     Attributes:
         fill: what is expected to stay idle once the node is full.
         fragment: what is idle and cannot be used by the next pod.
+        fragment_of_whole: whether that pod may request whole cards; else a share of a card.
         scarcity: what idle cards are worth to pods that are short of such cards.
         premium_limit: what scarcity makes of one card at the most, in cards.
         idle: what is idle on the node before the pod. A little of it breaks ties, towards the
             fuller node; more of it lets nodes that are nearly empty become so.
-        ample: the same, as far as CPU is ample. Then most nodes can be filled in any order, and one
-            after the other leaves each gap open to most pods; where CPU is short it strands CPU.
+        ample: the same, as far as CPU is ample and pods name no models. Then nodes can be filled in
+            any order, and one after the other leaves each gap open to most pods.
     """
 
     fill: float
     fragment: float
+    fragment_of_whole: bool
     scarcity: float
     premium_limit: float
     idle: float
     ample: float
 
 
-# With ample CPU and many small pods every card can be filled in any order, and all other costs are
-# equal.
+# A gap that a share fills exactly costs about as much as any other, until little is idle; then the
+# gaps left over fit no pod. So some of the fragment counts here too, and fuller nodes come first.
 FILLING: Final = Weights(
-    fill=1.0, fragment=0.0, scarcity=0.1, premium_limit=30.0, idle=1e-4, ample=0.01
+    fill=1.0,
+    fragment=0.05,
+    fragment_of_whole=False,
+    scarcity=0.1,
+    premium_limit=30.0,
+    idle=1e-4,
+    ample=0.1,
 )
 # Pods of eight cards that also name a model soon meet a limit of 30 and are lost, see decision 70.
 TURNING_OVER: Final = Weights(
-    fill=0.1, fragment=1.0, scarcity=0.3, premium_limit=300.0, idle=0.02, ample=0.0
+    fill=0.1,
+    fragment=1.0,
+    fragment_of_whole=True,
+    scarcity=0.3,
+    premium_limit=300.0,
+    idle=0.02,
+    ample=0.0,
 )
 
 

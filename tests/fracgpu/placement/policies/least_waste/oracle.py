@@ -54,27 +54,19 @@ class Oracle:
         return rise + self._prices.idle * sum(levels) + price * share * len(cards)
 
     def cost(self, model: int, levels: Sequence[int], cpu: int) -> float:
-        lost = self._draws[model].lost_milli
-        left = [level if level > lost else 0 for level in levels]
-        remainders = sum(level for level in levels if level <= lost)
         low = min(cpu // 1000, 256)
         part = (cpu - low * 1000) / 1000 if low < 256 else 0.0
-        waste = self._waste(model, left, low * 1000)
+        waste = self._waste(model, levels, low * 1000)
         if part:
-            waste += (self._waste(model, left, low * 1000 + 1000) - waste) * part
-        waste += (self._weights.fill + self._weights.fragment) * remainders
+            waste += (self._waste(model, levels, low * 1000 + 1000) - waste) * part
         return waste - self._worth(model, cpu, levels.count(1000))
 
-    def _waste(self, model: int, levels: list[int], cpu: int) -> float:
-        found = 0.0
-        if self._weights.fill:
-            each = [self._filled(model, levels, cpu, number) for number in range(SEQUENCES)]
-            found += self._weights.fill * fmean(each)
-        if self._weights.fragment:
-            found += self._weights.fragment * self._unusable(model, levels, cpu)
-        return found
+    def _waste(self, model: int, levels: Sequence[int], cpu: int) -> float:
+        filled = fmean(self._filled(model, levels, cpu, number) for number in range(SEQUENCES))
+        unusable = self._unusable(model, levels, cpu)
+        return self._weights.fill * filled + self._weights.fragment * unusable
 
-    def _filled(self, model: int, levels: list[int], cpu: int, sequence: int) -> int:
+    def _filled(self, model: int, levels: Sequence[int], cpu: int, sequence: int) -> int:
         """Return what is idle after one sequence of pods."""
         drawn, cards = self._draws[model], sorted(levels, reverse=True)
         for step in range(len(drawn.cpu)):
@@ -99,11 +91,12 @@ class Oracle:
                 cpu -= need
         return sum(cards)
 
-    def _unusable(self, model: int, levels: list[int], cpu: int) -> float:
+    def _unusable(self, model: int, levels: Sequence[int], cpu: int) -> float:
         found = 0.0
         for one in self._classes:
             demand = one.demand
-            if not demand.cards:
+            is_share = 0 < demand.share_milli < 1000
+            if not (is_share or (demand.cards and self._weights.fragment_of_whole)):
                 continue
             enough = [level for level in levels if level >= demand.share_milli]
             runs = (

@@ -1,6 +1,7 @@
 """Cards that only some pods can use have a price, also for pods that have not been observed."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -145,8 +146,20 @@ def test_what_only_names_a_subset_counts_towards_the_larger_set() -> None:
     assert prices[1] == prices[2] == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize(("cores", "part"), [(4, 0.0), (16, 0.0), (20, 0.5), (24, 1.0), (96, 1.0)])
-def test_what_is_idle_counts_more_as_far_as_cpu_is_ample(cores: int, part: float) -> None:
-    # Pods request 8 cores for each card.
-    found = priced(folded([HALF]), some_nodes([1000], [0], cores=cores // 2))
-    assert found.idle == pytest.approx(FILLING.idle + part * FILLING.ample)
+@pytest.mark.parametrize(
+    ("cores", "part"), [([9, 9], 0.0), ([9, 10], 0.0), ([9, 10, 10, 10], 0.5), ([10, 96], 1.0)]
+)
+def test_what_is_idle_counts_more_where_cpu_is_ample_and_less_as_pods_name_models(
+    cores: list[int], part: float
+) -> None:
+    nodes = some_nodes([0], cores=500)  # what is free beside no idle card is of no use
+    for row, free in enumerate(cores, start=1):
+        nodes.put(row, 1000, cpu_milli=1000 * free)
+    demand = Demand(cpu_milli=8000, cards=1, share_milli=1000)
+    anywhere = PodClass(demand=demand, frequency_ratio=1.0)
+    naming = PodClass(demand=replace(demand, models=frozenset({MODELS[0]})), frequency_ratio=0.06)
+    most = replace(anywhere, frequency_ratio=0.94)
+
+    assert priced([anywhere], nodes).idle == pytest.approx(FILLING.idle + part * FILLING.ample)
+    named = priced([most, naming], nodes).idle
+    assert named == pytest.approx(FILLING.idle + part * FILLING.ample * 0.6)
