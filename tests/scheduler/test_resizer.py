@@ -181,21 +181,6 @@ async def test_a_pod_that_has_not_started_waits_for_its_answer() -> None:
     assert mib_of(resize_of(cluster, "p").granted) == 4000
 
 
-async def test_less_waits_until_the_node_has_confirmed_more() -> None:
-    cluster = a_cluster()
-    await run(cluster, "p", mib=2000)
-    await ask(cluster, "p", "5000Mi")
-    cluster.see("p")
-
-    await ask(cluster, "p", "1000Mi")
-    assert mib_of(resize_of(cluster, "p").granted) == 5000
-
-    apply(cluster, "p")
-    await cluster.resizer.answer_all()
-    assert mib_of(resize_of(cluster, "p").granted) == 1000
-    assert held(cluster) == 5000
-
-
 async def test_nothing_is_decided_before_the_informer_shows_what_counts() -> None:
     cluster = a_cluster()
     await run(cluster, "p", mib=6000)

@@ -31,32 +31,21 @@ async def test_a_card_shows_its_slices_the_largest_first() -> None:
     assert (card["mib"], card["heldMib"], card["freeMib"]) == (24_000, 5000, 19_000)
 
 
-async def test_a_slice_shows_what_its_pod_uses_where_the_agent_says_it() -> None:
+async def test_a_slice_shows_what_its_pod_uses_what_it_may_use_and_whether_it_ends() -> None:
     cluster = PageCluster()
-    used = write_used({CardUuid("GPU-n-0"): {"uid-small": Mib(1300)}})
+    used = write_used({CardUuid("GPU-n-0"): {"uid-uses": Mib(1300)}})
     cluster.node("n", used=used)
-    cluster.pod("small", on="n", mib=1000)
-    cluster.pod("large", on="n", mib=4000)
+    cluster.pod("uses", on="n", mib=1000)
+    cluster.pod("may", on="n", mib=2000, limit_mib=3000)
+    cluster.pod("ends", on="n", mib=4000, meta={"deletionTimestamp": "2026-01-05T12:00:00Z"})
 
     await cluster.board.refresh()
 
     assert cluster.document("node/n")["cards"][0]["slices"] == [
-        {"pod": "default/large", "mib": 4000},
-        {"pod": "default/small", "mib": 1000, "usedMib": 1300},
+        {"pod": "default/ends", "mib": 4000, "terminating": True},
+        {"pod": "default/may", "mib": 2000, "limitMib": 3000},
+        {"pod": "default/uses", "mib": 1000, "usedMib": 1300},
     ]
-
-
-async def test_a_pod_that_ends_still_holds_its_slice_and_says_so() -> None:
-    cluster = PageCluster()
-    cluster.node("n")
-    cluster.pod("p", on="n")
-    await cluster.board.refresh()
-
-    cluster.pod("p", on="n", meta={"deletionTimestamp": "2026-01-05T12:00:00Z"})
-    await cluster.board.refresh()
-
-    (held,) = cluster.document("node/n")["cards"][0]["slices"]
-    assert held == {"pod": "default/p", "mib": 1000, "terminating": True}
 
 
 async def test_heat_that_is_not_known_is_left_out_and_never_zero() -> None:
@@ -184,14 +173,3 @@ def test_a_text_of_any_length_is_cut() -> None:
     pod = replace(PageCluster().pod("p"), need=None, need_problem="x" * 100_000)
 
     assert len(encode(waiting_document(pod, answer))) < 1000
-
-
-async def test_a_slice_shows_how_much_its_pod_may_use() -> None:
-    cluster = PageCluster()
-    cluster.node("n")
-    cluster.pod("p", on="n", limit_mib=3000)
-
-    await cluster.board.refresh()
-
-    (held,) = cluster.document("node/n")["cards"][0]["slices"]
-    assert held == {"pod": "default/p", "mib": 1000, "limitMib": 3000}

@@ -25,8 +25,6 @@ PAIR = Demand(cpu_milli=16_000, cards=2, share_milli=1000)
 EIGHT = Demand(cpu_milli=64_000, cards=8, share_milli=1000)
 PROCESSOR = Demand(cpu_milli=12_000)
 
-EVERY = (HALF, ODD, WHOLE_CARD, PICKY, PAIR, EIGHT, PROCESSOR)
-
 
 class SomeNodes(PolicyNodes):
     """Nodes as the policy compares them, without a cluster behind them."""

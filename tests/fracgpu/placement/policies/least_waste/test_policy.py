@@ -15,7 +15,6 @@ from tests.fracgpu.placement.policies.least_waste.demands import (
     HALF,
     MODELS,
     ODD,
-    PAIR,
     PICKY,
     PROCESSOR,
     WHOLE_CARD,
@@ -151,26 +150,6 @@ def test_a_pod_that_takes_any_model_spares_the_one_that_others_name() -> None:
 
     assert chosen(policy, nodes, WHOLE_CARD) == (1, (0,))
     assert chosen(policy, nodes, PICKY) == (0, (0,))
-
-
-def test_a_pod_without_cards_leaves_cpu_beside_idle_cards() -> None:
-    nodes = some_nodes((1000, 1000), (0, 0), cores=16)
-
-    assert chosen(a_policy(nodes), nodes, PROCESSOR) == (1, ())
-
-
-def test_a_pod_of_several_cards_gets_distinct_ones_and_none_fits_in_sum() -> None:
-    assert chosen(a_policy(nodes := some_nodes((500, 1000, 0, 1000))), nodes, PAIR) == (0, (1, 3))
-    assert chosen(a_policy(nodes := some_nodes((500, 500))), nodes, ODD) is None
-    assert chosen(a_policy(nodes := some_nodes([*[1000] * 7, 999])), nodes, EIGHT) is None
-
-
-def test_equal_nodes_cost_the_same_and_without_a_mix_the_fuller_one_is_taken() -> None:
-    nodes = some_nodes((1000,), (1000,), (1000,))
-    assert chosen(a_policy(nodes), nodes, WHOLE_CARD) == (0, (0,))
-
-    nodes = some_nodes((1000, 1000, 1000), (400, 1000, 600))
-    assert chosen(a_policy(nodes, ()), nodes, HALF) == (1, (2,))
 
 
 def many_nodes(count: int = 40) -> SomeNodes:
