@@ -82,6 +82,12 @@ def test_bytes_that_are_no_memory_of_a_card_are_refused(text: str) -> None:
         memory_bytes(text, field="x")
 
 
+@pytest.mark.parametrize("text", ["8192", "8k"])
+def test_bytes_so_few_that_they_were_meant_as_mib_are_answered_with_that(text: str) -> None:
+    with pytest.raises(RequestError, match=r"write '8(192|000)Mi' for MiB"):
+        memory_bytes(text, field="x")
+
+
 def test_a_part_of_a_card_is_exact() -> None:
     assert part_of_card("0.1", field="x") == Fraction(1, 10)
 
