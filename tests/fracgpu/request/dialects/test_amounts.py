@@ -1,4 +1,5 @@
 import contextlib
+from collections.abc import Callable
 from fractions import Fraction
 
 import pytest
@@ -82,10 +83,40 @@ def test_bytes_that_are_no_memory_of_a_card_are_refused(text: str) -> None:
         memory_bytes(text, field="x")
 
 
-@pytest.mark.parametrize("text", ["8192", "8k"])
-def test_bytes_so_few_that_they_were_meant_as_mib_are_answered_with_that(text: str) -> None:
-    with pytest.raises(RequestError, match=r"write '8(192|000)Mi' for MiB"):
-        memory_bytes(text, field="x")
+WRONG_AMOUNTS = {
+    "percent without a step names its own least": (
+        lambda: percent("NaN", field="x", low=0),
+        "x is 'NaN'; want percent of one card, a whole number from 0 to 100",
+    ),
+    "memory in units of one MiB": (
+        lambda: memory_units("8Gi", field="x", unit_mib=1),
+        "x is '8Gi'; want whole MiB above 0 and at most 16777216, e.g. '8192'; this key counts "
+        "MiB, so write '8192'",
+    ),
+    "memory in units of several MiB": (
+        lambda: memory_units("4Gi", field="x", unit_mib=256),
+        "x is '4Gi'; want whole units of 256 MiB above 0 and at most 65536, e.g. '32' for 8192 "
+        "MiB; this key counts units of 256 MiB, so write '16'",
+    ),
+    "bytes so few that they were meant as MiB": (
+        lambda: memory_bytes("8k", field="x"),
+        "x is '8k'; want bytes, from 1Mi to 16Ti, e.g. '8Gi'; write '8000Mi' for MiB",
+    ),
+    "a share whose hint would be one of FracGPU's keys": (
+        lambda: part_of_card("1.5", field="x"),
+        "x is '1.5'; want a share of one card above 0 and below 1, e.g. '0.5'",
+    ),
+}
+
+
+@pytest.mark.parametrize(("read", "sentence"), WRONG_AMOUNTS.values(), ids=WRONG_AMOUNTS)
+def test_a_wrong_amount_is_answered_with_what_was_wanted(
+    read: Callable[[], object], sentence: str
+) -> None:
+    with pytest.raises(RequestError) as refused:
+        read()
+
+    assert str(refused.value) == sentence
 
 
 def test_a_part_of_a_card_is_exact() -> None:
