@@ -49,6 +49,17 @@ def test_a_reservation_is_consumed_while_any_pod_carries_its_name() -> None:
     assert held(index) == ["a"]
 
 
+def test_what_an_assumption_consumed_counts_again_when_that_lapses() -> None:
+    index = an_index(claims_of(move_of("a")))
+    until = NOW + timedelta(minutes=1)
+
+    index.consume("a", pod_uid="p", until=until)
+
+    assert held(index) == []
+    assert held(index, now=until) == ["a"]
+    assert until in index.changes_on("node-2")
+
+
 def test_a_reservation_is_for_the_next_pod_of_its_controller_and_not_for_the_moved_one() -> None:
     index = an_index(claims_of(move_of("a", owner_uid="web", pod=("ns", "old", "uid-old"))))
 
