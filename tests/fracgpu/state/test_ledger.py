@@ -106,6 +106,28 @@ def test_an_assumption_counts_until_it_lapses() -> None:
     assert ledger.assumed == {}
 
 
+def test_of_several_assumptions_each_ends_by_itself() -> None:
+    ledger = a_ledger()
+    assert held(ledger) == 0
+    assume(ledger, "long", 1000)
+    assume(ledger, "short", 2000, until=NOON + timedelta(seconds=30))
+    assume(ledger, "over", 4000, until=NOON - timedelta(seconds=30))
+
+    assert held(ledger) == 3000
+    assert held(ledger, now=NOON + timedelta(seconds=30)) == 1000
+    assert held(ledger, now=LATER) == 0
+
+
+def test_an_observation_takes_the_place_of_the_assumption() -> None:
+    ledger = a_ledger()
+    assume(ledger, "p", 1000)
+    ledger.set_pod(bound("p", 1000))
+
+    assert held(ledger) == 1000
+    assert ledger.lapse(now=LATER) == ()
+    assert held(ledger, now=LATER) == 1000
+
+
 def test_the_event_of_our_own_write_changes_nothing_that_decisions_read() -> None:
     end = LATER + timedelta(minutes=1)
     ledger = a_ledger(cordons=(Cordon(card=CardUuid("GPU-a"), until=end, reason="hot"),))
@@ -124,3 +146,47 @@ def test_the_event_of_our_own_write_changes_nothing_that_decisions_read() -> Non
     assert not after.cards[CardUuid("GPU-a")].cordoned
     ledger.remove_pod("p")
     assert held(ledger, now=LATER) == 0
+
+
+def test_an_observation_after_the_assumption_lapsed_counts_again() -> None:
+    ledger = a_ledger()
+    assume(ledger, "p", 1000)
+    assert held(ledger, now=LATER) == 0  # read after it lapsed, and before anybody dropped it
+
+    ledger.set_pod(bound("p", 1000))
+
+    assert held(ledger, now=LATER) == 1000
+
+
+def test_a_node_that_comes_back_still_has_its_pods() -> None:
+    ledger = a_ledger()
+    ledger.set_pod(bound("p", 1000))
+    ledger.remove_node("n")
+    assert ledger.node("n", now=NOON) is None
+    assert ledger.snapshot(now=NOON).nodes == {}
+
+    ledger.set_node(NodeCards(node="n", cards=(a_card("GPU-a"),)))
+    assert held(ledger) == 1000
+
+
+def test_a_node_that_was_read_after_a_lapse_still_counts_as_changed() -> None:
+    ledger = a_ledger(cordons=(Cordon(card=CardUuid("GPU-a"), until=LATER, reason="hot"),))
+    ledger.node("n", now=NOON)
+    assume(ledger, "p", 1000, until=LATER + timedelta(minutes=1))
+    ledger.node("n", now=NOON)
+    ledger.take_changed(now=NOON)
+
+    ledger.node("n", now=LATER)
+
+    assert ledger.take_changed(now=LATER) == {"n"}
+
+
+def test_a_node_counts_as_changed_once_a_pod_is_observed_on_it() -> None:
+    ledger = a_ledger()
+    ledger.take_changed(now=NOON)
+    before = held(ledger)
+
+    ledger.set_pod(bound("p", 1000))
+
+    assert (before, held(ledger)) == (0, 1000)
+    assert ledger.take_changed(now=NOON) == {"n"}
