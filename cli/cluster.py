@@ -14,7 +14,7 @@ from fracgpu.cards.card import NodeCards
 from fracgpu.device_claims.claim import DeviceClaim, decode_claim
 from fracgpu.device_claims.holders import describe_claim, with_claims
 from fracgpu.device_claims.quota import quota_problem
-from fracgpu.doctor.installation import WEBHOOK
+from fracgpu.doctor.installation import WEBHOOK, service_namespaces
 from fracgpu.explain.explanation import shortages
 from fracgpu.explain.subject import read_subject
 from fracgpu.k8s.node import Taint
@@ -301,11 +301,9 @@ def with_cluster(
 async def _namespaces_of_webhook(client: KubeClient) -> set[str]:
     """Return where FracGPU's webhook runs; nothing where that cannot be read."""
     try:
-        body = await client.get_object(MUTATING_WEBHOOKS, WEBHOOK)
+        return service_namespaces(await client.get_object(MUTATING_WEBHOOKS, WEBHOOK))
     except KubeError:
         return set()
-    configs = [each.get("clientConfig") or {} for each in body.get("webhooks") or ()]
-    return {config["service"]["namespace"] for config in configs if "service" in config}
 
 
 async def namespace_of(options: argparse.Namespace) -> str:

@@ -43,6 +43,15 @@ def outside(facts: Facts) -> None:
         )
 
 
+def service_namespaces(configuration: Json) -> set[str]:
+    """Return the namespaces of the Services that a webhook configuration calls."""
+    services = (
+        (each.get("clientConfig") or {}).get("service") or {}
+        for each in configuration.get("webhooks") or ()
+    )
+    return {service["namespace"] for service in services if service.get("namespace")}
+
+
 def uses_claims(facts: Facts) -> bool:
     """Report whether kube-scheduler allocates claims here (``wiring: claims``).
 

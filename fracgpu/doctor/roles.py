@@ -24,6 +24,7 @@ from fracgpu.doctor.installation import (
     WEBHOOK,
     outside,
     role_of,
+    service_namespaces,
     workload_of,
     workloads_of,
 )
@@ -61,10 +62,7 @@ def _installed(facts: Facts) -> Iterator[Finding]:
         )
         return
     outside(facts)
-    namespaces = {
-        (each.get("clientConfig") or {}).get("service", {}).get("namespace")
-        for each in configuration.get("webhooks") or ()
-    } - {None}
+    namespaces = service_namespaces(configuration)
     if namespaces == {facts.system_namespace}:
         # A release whose namespace was deleted is forgotten by Helm, and only installed anew.
         again = change(configuration, "--install", "--create-namespace", otherwise=KUSTOMIZE)
@@ -76,7 +74,7 @@ def _installed(facts: Facts) -> Iterator[Finding]:
             "rest: fracgpu uninstall --yes",
             breaks=[INSTALLED],
         )
-    for namespace in sorted(map(str, namespaces - {facts.system_namespace})):
+    for namespace in sorted(namespaces - {facts.system_namespace}):
         yield error(
             f"namespace {facts.system_namespace} has no Deployment of FracGPU: the webhook runs in "
             f"namespace {namespace}",
