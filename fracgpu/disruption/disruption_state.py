@@ -6,7 +6,7 @@ Which cards could bear one more pod, and what past moves forbid, is counted once
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from functools import cached_property, lru_cache
+from functools import cached_property
 from math import ceil
 from typing import Final
 
@@ -249,7 +249,14 @@ class DisruptionState:
 
     def loads(self, policy: RebalancerPolicy) -> LoadModel:
         """Return what the loads of cards are expected to be; cards by `number_of`."""
-        return _load_model(self, line=policy.hot_ratio)
+        line = policy.hot_ratio
+        if line not in self._loads:
+            self._loads[line] = _load_model(self, line=line)
+        return self._loads[line]
+
+    @cached_property
+    def _loads(self) -> dict[float, LoadModel]:
+        return {}
 
     def number_of(self, card: CardUuid) -> int | None:
         """Return the number of a card in the load model; None if the index does not have it."""
@@ -314,7 +321,6 @@ def card_level(state: DisruptionState, card: CardUuid) -> float:
     return reading.level_ratio if reading else 0.0
 
 
-@lru_cache(maxsize=1)
 def _load_model(state: DisruptionState, *, line: float) -> LoadModel:
     matrix = state.index.matrix(state.snapshot)
     rest = np.zeros(matrix.size * matrix.width)
