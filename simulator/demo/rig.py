@@ -1,7 +1,7 @@
 """The demo's rig: a cluster, the five roles as processes, a Prometheus, and an observer."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +24,7 @@ from kube.kinds import (
 )
 from process.clock import Clock
 from rebalancer.usage.prometheus import Prometheus
+from simulator.background import background
 from simulator.cards.models import plan_nodes
 from simulator.cards.simulated_cards import cards_document, write_cards_file
 from simulator.demo.control_plane import DemoControlPlane, open_control_plane
@@ -231,16 +232,11 @@ async def open_rig(settings: RigSettings, workdir: Path, clock: Clock) -> AsyncI
 
 
 @asynccontextmanager
-async def running(*parts: Any) -> AsyncIterator[None]:
+async def running(*parts: Coroutine[Any, Any, object]) -> AsyncIterator[None]:
     """Run loops while the block runs; the first error of any ends all of them."""
     try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(part) for part in parts]
-            try:
-                yield
-            finally:
-                for task in tasks:
-                    task.cancel()
+        async with background(*parts):
+            yield
     except BaseExceptionGroup as several:
         # The exception group is ours; callers expect the block's own error.
         raise (several.exceptions[0] if len(several.exceptions) == 1 else several) from None

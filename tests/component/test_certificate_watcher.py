@@ -17,9 +17,9 @@ from component.metrics import CertificateMetrics
 from kube.client import KubeClient
 from kube.kinds import SECRETS
 from process.tls import ServingTls
+from simulator.background import background
 from tests.certs.tls_harness import HOUR, a_ca, a_client, a_leaf, ask, https, now, trusting
 from tests.fakes.clock import VirtualClock
-from tests.support.background import background
 from tests.support.waiting import until_true
 
 

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 from component.config_watcher import ConfigWatcher, strict_mapping
 from component.metrics import ConfigMetrics
 from kube.client import KubeClient
-from tests.support.background import background
+from simulator.background import background
 from tests.support.waiting import until_true
 
 

@@ -9,7 +9,7 @@ import pytest
 from component.leader_gate import LeaderGate
 from kube.leader_election import LeaseLost
 from process.lifecycle import EndProcess
-from tests.support.background import background
+from simulator.background import background
 
 
 class AnElection:

@@ -6,7 +6,7 @@ from kube.events import EventRecorder
 from kube.kinds import EVENTS, NAMESPACES
 from kube.objects import decode_object
 from process.clock import SystemClock
-from tests.support.background import background
+from simulator.background import background
 from tests.support.waiting import until
 
 SPACE = "fracgpu-system"

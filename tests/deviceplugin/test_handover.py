@@ -14,12 +14,12 @@ from deviceplugin.metrics import DevicePluginMetrics
 from deviceplugin.node.node_status import NodeStatusUpdater
 from fracgpu import names
 from fracgpu.state.pod_info import PodInfo
+from simulator.background import background
 from tests.deviceplugin.builders import NODE, FakeCards, a_card, a_pod, a_tracker
 from tests.deviceplugin.dra.test_server import a_rig as a_plugin
 from tests.deviceplugin.kubelet.test_registration import Rig, a_rig, a_stream
 from tests.deviceplugin.node.test_capacity import FakeNode
 from tests.fakes.clock import NOON
-from tests.support.background import background
 from tests.support.node import short_folder
 from tests.support.waiting import until, until_true
 

@@ -12,10 +12,10 @@ from deviceplugin.node_wiring import NodeWiring, UsersClaims, served
 from fracgpu import names
 from fracgpu.state.pod_info import PodInfo
 from process.lifecycle import EndProcess
+from simulator.background import background
 from tests.deviceplugin.builders import NODE, a_pod
 from tests.deviceplugin.dra.builders import FakeApi, a_users_claim, info, pod_body
 from tests.fakes.clock import VirtualClock
-from tests.support.background import background
 
 SLOTS, CLAIMS = Wiring.DEVICE_PLUGIN, Wiring.CLAIMS
 BOTH = Wirings(both=True)

@@ -17,9 +17,9 @@ from fracgpu.cards.card import CardUuid
 from process.clock import SystemClock
 from process.lifecycle import EndProcess
 from process.settings import load
+from simulator.background import background
 from tests.deviceplugin.builders import FakeCards, a_card, a_tracker
 from tests.fakes.clock import VirtualClock
-from tests.support.background import background
 from tests.support.mps import answering
 from tests.support.nvml import (
     MPS_CONTROL,

@@ -16,7 +16,7 @@ from fracgpu import names
 from fracgpu.k8s.quantity import integer_amount
 from kube.client import KubeClient
 from kube.kinds import NODES, PODS
-from tests.support.background import background
+from simulator.background import background
 from tests.support.claims import a_claiming_pod
 from tests.support.gpu import a_gpu_pod, some_cards
 from tests.support.node import Node, a_node

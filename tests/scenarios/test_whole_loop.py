@@ -10,11 +10,11 @@ import pytest
 
 from component.wiring import Wiring
 from process.clock import SystemClock
+from simulator.background import background
 from simulator.demo.promises import Promise, judge
 from simulator.demo.rig import Rig, RigSettings, open_rig
 from simulator.demo.roles import plugin_name
 from simulator.demo.script import Progress, Script, play_within
-from tests.support.background import background
 from tests.support.waiting import until_true
 
 LIMIT_S = 400.0  # for what never comes; on a busy machine it takes more than two minutes

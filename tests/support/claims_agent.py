@@ -17,8 +17,8 @@ from kube.client import KubeClient
 from kube.informer import Informer
 from kube.kinds import NODES, RESOURCE_CLAIMS
 from process.clock import SystemClock
+from simulator.background import background
 from tests.deviceplugin.builders import FakeCards
-from tests.support.background import background
 
 
 @asynccontextmanager

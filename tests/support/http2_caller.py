@@ -22,7 +22,7 @@ from h2.events import (
 )
 from h2.settings import SettingCodes, Settings
 
-from tests.support.background import background
+from simulator.background import background
 
 
 @dataclass(slots=True)

@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 import yaml
 
 from process.clock import SystemClock
+from simulator.background import background
 from simulator.envtest.prometheus import RealPrometheus, Web
-from tests.support.background import background
 from tests.support.documented import documented_file
 from tests.support.promtool import RULES
 from tests.support.real_cluster import ADDRESS, RealCluster

@@ -38,10 +38,10 @@ from rebalancer.moves.record import MoveRecord, MoveStore
 from rebalancer.moves.side_effects import SideEffects
 from rebalancer.usage.measured import Measured
 from rebalancer.usage.prometheus import QueryError
+from simulator.background import background
 from simulator.controllers.manager import run_controllers
 from simulator.demo.definitions import install_definitions
 from tests.fakes.clock import VirtualClock
-from tests.support.background import background
 from tests.support.gpu import a_gpu_pod, a_sharing_node, register
 from tests.support.rebalancing import (
     CARD_MIB,

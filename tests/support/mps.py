@@ -9,7 +9,7 @@ from deviceplugin.container.mps_daemons import MpsDaemons
 from deviceplugin.container.spec_builder import MpsError
 from fracgpu.cards.card import CardUuid
 from process.clock import SystemClock
-from tests.support.background import background
+from simulator.background import background
 from tests.support.waiting import until_true
 
 

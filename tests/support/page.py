@@ -31,8 +31,8 @@ from scheduler.page.board import Board, PageFacts
 from scheduler.page.explainer import Explainer
 from scheduler.page.filter_answers import FilterAnswers
 from scheduler.page.server import PageServer
+from simulator.background import background
 from tests.fakes.clock import VirtualClock
-from tests.support.background import background
 from tests.support.gpu import Json, a_gpu_pod, a_sharing_node, some_cards
 
 _EVENT: Final = re.compile(r"(?:id: (?P<id>\S+)\n)?(?:event: (?P<kind>\w+)\n)?data: (?P<data>.*)")

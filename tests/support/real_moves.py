@@ -48,6 +48,7 @@ from kube.retry import RetryPolicy
 from process.clock import SystemClock
 from rebalancer.config import parse_policy
 from rebalancer.usage import promql
+from simulator.background import background
 from simulator.demo.rebalancer import command
 from simulator.demo.service_accounts import install_rights, token_of
 from simulator.envtest.control_plane import ControlPlane
@@ -55,7 +56,6 @@ from simulator.envtest.ports import free_ports
 from simulator.kubeconfig import write_kubeconfig
 from tests.fakes.prometheus import answering, serving
 from tests.support.api_gate import ApiGate, Trigger, Write, kind_of
-from tests.support.background import background
 from tests.support.gpu import a_gpu_pod, a_sharing_node, some_cards
 from tests.support.moving import NAMESPACE, SHORT_TIMES, end_pod, play_kubelets
 from tests.support.moving_claims import ClaimedCards, moving_claims

@@ -11,9 +11,9 @@ from typing import Any
 from kube.client import KubeClient, PatchType
 from kube.errors import NotFound
 from kube.kinds import MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS
+from simulator.background import background
 from simulator.demo.supervisor import ProcessSpec, Supervisor, why_not_ready
 from simulator.envtest.ports import free_ports
-from tests.support.background import background
 from tests.support.waiting import until
 
 

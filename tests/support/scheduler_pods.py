@@ -32,11 +32,11 @@ from kube.errors import Conflict, KubeError, NotFound
 from kube.kinds import CONFIGMAPS, DEPLOYMENTS, ENDPOINT_SLICES, NODES, PDBS, PODS, SERVICES
 from kube.objects import decode_object
 from process.clock import SystemClock
+from simulator.background import background
 from simulator.demo.service_accounts import token_of
 from simulator.envtest.control_plane import ControlPlane
 from simulator.envtest.ports import free_ports
 from simulator.kubeconfig import write_kubeconfig
-from tests.support.background import background
 from tests.support.gpu import a_gpu_pod, a_sharing_node, register, some_cards
 from tests.support.kubectl import DEPLOY, Kubectl
 from tests.support.processes import Child

@@ -10,7 +10,7 @@ from kube.client import KubeClient
 from kube.informer import Change, ChangeType, Informer
 from kube.kinds import NODES, RESOURCE_SLICES
 from kube.objects import decode_object
-from tests.support.background import background
+from simulator.background import background
 from tests.support.objects import Json
 
 

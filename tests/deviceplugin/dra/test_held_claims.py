@@ -11,10 +11,10 @@ from fracgpu.state.allocation import Slice
 from fracgpu.units import Mib
 from kube.informer import Change, ChangeType
 from kube.objects import ObjectKey
+from simulator.background import background
 from tests.deviceplugin.builders import NODE, FakeCards, a_card, a_tracker
 from tests.deviceplugin.dra.builders import FakeApi, a_claim, a_users_claim, info, pod_body
 from tests.fakes.clock import VirtualClock
-from tests.support.background import background
 from tests.support.waiting import until_true
 
 Json = dict[str, Any]

@@ -17,8 +17,8 @@ from deviceplugin.proto import dra_pb2_grpc as services
 from deviceplugin.proto import pluginregistration_pb2 as registration
 from deviceplugin.proto import pluginregistration_pb2_grpc as registration_services
 from deviceplugin.sockets import SocketError
+from simulator.background import background
 from tests.fakes.clock import VirtualClock
-from tests.support.background import background
 from tests.support.node import short_folder
 from tests.support.waiting import until, until_true
 

@@ -16,10 +16,10 @@ from deviceplugin.metrics import DevicePluginMetrics
 from deviceplugin.node.inventory import InventoryTracker
 from fracgpu.cards.card import Card, CardUuid
 from fracgpu.device_claims.taints import DeviceTaint, Taints
+from simulator.background import background
 from tests.deviceplugin.builders import NODE, FakeCards, a_card, a_card_list, a_tracker
 from tests.deviceplugin.dra.builders import FakeApi
 from tests.fakes.clock import VirtualClock
-from tests.support.background import background
 from tests.support.waiting import until_true
 
 Json = dict[str, Any]

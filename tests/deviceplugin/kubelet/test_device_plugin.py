@@ -17,9 +17,9 @@ from deviceplugin.kubelet.pre_start import PreStartError
 from deviceplugin.proto import deviceplugin_pb2 as messages
 from deviceplugin.proto import deviceplugin_pb2_grpc as services
 from deviceplugin.sockets import socket_identity
+from simulator.background import background
 from tests.deviceplugin.builders import FakeCards, a_card, a_card_list, a_tracker
 from tests.fakes.clock import VirtualClock
-from tests.support.background import background
 from tests.support.node import short_folder
 from tests.support.waiting import until_true
 

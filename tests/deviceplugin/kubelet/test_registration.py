@@ -19,10 +19,10 @@ from deviceplugin.kubelet.registration import (
 from deviceplugin.metrics import DevicePluginMetrics
 from deviceplugin.proto import deviceplugin_pb2 as messages
 from deviceplugin.proto import deviceplugin_pb2_grpc as services
+from simulator.background import background
 from tests.deviceplugin.builders import FakeCards, a_card, a_tracker
 from tests.deviceplugin.kubelet.test_device_plugin import FakeStarter
 from tests.fakes.clock import VirtualClock
-from tests.support.background import background
 from tests.support.node import short_folder
 from tests.support.waiting import until_true
 

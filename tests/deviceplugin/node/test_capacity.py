@@ -38,6 +38,7 @@ from fracgpu.cards.card import Health
 from kube.client import KubeClient, PatchType
 from kube.errors import Unavailable
 from kube.kinds import Kind
+from simulator.background import background
 from tests.deviceplugin.builders import (
     NODE,
     FakeCards,
@@ -50,7 +51,6 @@ from tests.deviceplugin.builders import (
     an_inventory,
 )
 from tests.fakes.clock import NOON, VirtualClock
-from tests.support.background import background
 
 
 def test_capacity_counts_the_memory_of_healthy_cards_and_all_cards() -> None:

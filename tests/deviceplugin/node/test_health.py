@@ -8,10 +8,10 @@ from deviceplugin.node.health import HealthWatch
 from deviceplugin.node.health_events import HealthEvents
 from fracgpu.cards.annotations import read_uuids
 from fracgpu.cards.card import CardUuid
+from simulator.background import background
 from tests.deviceplugin.builders import NODE, FakeCards, a_card, a_card_list, a_pod, a_tracker
 from tests.fakes.clock import VirtualClock
 from tests.fakes.events import RecordedEvents
-from tests.support.background import background
 
 A, B = CardUuid("GPU-a"), CardUuid("GPU-b")
 

@@ -7,6 +7,7 @@ from deviceplugin.cards.interface import CardList, CardsUnavailableError, Device
 from deviceplugin.node.inventory import Inventory, slots
 from fracgpu.cards.card import Health
 from fracgpu.units import Mib
+from simulator.background import background
 from tests.deviceplugin.builders import (
     FakeCards,
     a_card,
@@ -16,7 +17,6 @@ from tests.deviceplugin.builders import (
     facts,
 )
 from tests.fakes.clock import VirtualClock
-from tests.support.background import background
 
 
 def test_a_slot_id_says_nothing_of_a_card() -> None:

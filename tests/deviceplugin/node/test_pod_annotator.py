@@ -21,9 +21,9 @@ from kube.errors import KubeError, NotFound, Unavailable, error_from_status
 from kube.events import EventLevel, EventRecorder, Regarding
 from kube.kinds import Kind
 from kube.objects import ObjectList
+from simulator.background import background
 from tests.deviceplugin.builders import NODE, a_card, a_pod, pod_json
 from tests.fakes.clock import VirtualClock
-from tests.support.background import background
 from tests.support.waiting import until_true
 
 

@@ -6,9 +6,9 @@ import pytest
 
 from kube.client import KubeClient
 from process.clock import SystemClock
+from simulator.background import background
 from simulator.controllers.manager import run_controllers
 from tests.simulator.controllers.harness import Harness
-from tests.support.background import background
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ from kube.kinds import REPLICASETS
 from process.clock import SystemClock
 from simulator.apiserver.apimachinery.storage import Store
 from simulator.apiserver.server import ApiServer
+from simulator.background import background
 from simulator.controllers.manager import run_controllers
 from tests.simulator.controllers.harness import Harness, an_owner
-from tests.support.background import background
 
 
 async def test_controllers_started_late_find_what_is_to_be_done(kube: KubeClient) -> None:

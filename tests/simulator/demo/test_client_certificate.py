@@ -11,6 +11,7 @@ from kube.access import connect
 from kube.kinds import NAMESPACES, SECRETS
 from process.clock import SystemClock
 from simulator.apiserver.server import ApiServer
+from simulator.background import background
 from simulator.demo.client_certificate import (
     CLIENT_SECRET,
     SERVER_NAME,
@@ -19,7 +20,6 @@ from simulator.demo.client_certificate import (
     with_client_certificate,
 )
 from simulator.envtest.scheduler_configuration import ExtenderTls
-from tests.support.background import background
 from tests.support.kubectl import DEPLOY
 
 NAMESPACE = "fracgpu-system"

@@ -16,11 +16,11 @@ from kube.client import KubeClient
 from kube.kinds import EVENTS, NAMESPACES, NODES, PODS, RESOURCE_CLAIMS
 from process.clock import SystemClock
 from rebalancer.usage.prometheus import Prometheus
+from simulator.background import background
 from simulator.demo.dashboard import StoryLine
 from simulator.demo.observer import MeasuredHeat, Observer
 from simulator.envtest.ports import free_ports
 from simulator.envtest.prometheus import RealPrometheus
-from tests.support.background import background
 from tests.support.claims import a_claiming_pod
 from tests.support.device_claims import DRIVER, a_device_claim, a_request
 from tests.support.waiting import until_true

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from aiohttp import web
 
+from simulator.background import background
 from simulator.demo.supervisor import ProcessSpec, Supervisor, why_not_ready
 from simulator.envtest.ports import free_ports
-from tests.support.background import background
 from tests.support.scripted import a_server, answering
 from tests.support.waiting import until_true
 

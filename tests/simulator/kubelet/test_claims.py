@@ -23,10 +23,10 @@ from kube.client import KubeClient
 from kube.kinds import EVENTS, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from kube.objects import decode_object
 from process.clock import SystemClock
+from simulator.background import background
 from simulator.kubelet.claim_manager import ClaimManager
 from simulator.kubelet.kubelet import Kubelet, KubeletConfig, KubeletFolders
 from simulator.kubelet.pod_worker import PodTiming
-from tests.support.background import background
 from tests.support.device_claims import (
     DRIVER,
     a_device,

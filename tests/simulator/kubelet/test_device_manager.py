@@ -9,9 +9,9 @@ import grpc
 import pytest
 
 from deviceplugin.sockets import SocketError
+from simulator.background import background
 from simulator.kubelet.device_manager import ContainerKey, DeviceError, DeviceManager
 from tests.fakes.plugin import RESOURCE, FakePlugin
-from tests.support.background import background
 from tests.support.node import short_folder
 from tests.support.waiting import until_true
 

@@ -4,8 +4,8 @@ import asyncio
 
 from kube.client import KubeClient
 from process.clock import SystemClock
+from simulator.background import background
 from simulator.kubelet.kubelet import Kubelet, KubeletConfig, KubeletFolders
-from tests.support.background import background
 from tests.support.node import short_folder
 
 

@@ -9,8 +9,8 @@ import pytest
 from kube.client import KubeClient
 from kube.kinds import NODES, Kind
 from process.clock import SystemClock
+from simulator.background import background
 from simulator.kubelet.node_status import NodeStatus
-from tests.support.background import background
 from tests.support.waiting import until
 
 

@@ -5,12 +5,12 @@ from deviceplugin.kubelet.pod_resources import PodResourcesClient
 from fracgpu import names
 from kube.client import KubeClient
 from process.clock import SystemClock
+from simulator.background import background
 from simulator.kubelet.claim_manager import ClaimManager
 from simulator.kubelet.device_manager import ContainerKey, DeviceManager
 from simulator.kubelet.pod_resources import PodResourcesServer
 from simulator.kubelet.pod_status import ContainerPlan, KubeletPod
 from tests.fakes.plugin import FakePlugin
-from tests.support.background import background
 from tests.support.node import short_folder
 from tests.support.waiting import until_true
 

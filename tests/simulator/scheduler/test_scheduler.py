@@ -24,8 +24,8 @@ from kube.objects import decode_object
 from process.clock import SystemClock
 from process.telemetry import HttpServer
 from simulator.apiserver.server import ApiServer
+from simulator.background import background
 from simulator.scheduler.scheduler import KubeScheduler, fit_error
-from tests.support.background import background
 from tests.support.device_claims import (
     CLASS,
     a_device,

@@ -1,4 +1,4 @@
-"""What runs in the background of a test."""
+"""Loops that run beside a block, in the demo and in tests."""
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
