@@ -14,7 +14,7 @@ from component.config_watcher import ConfigWatcher
 from component.leader_gate import LeaderGate, ListWatcher
 from component.metrics import CertificateMetrics
 from component.refused_config import RefusedConfigReporter
-from component.wiring import Wiring, read_wirings
+from component.wiring import Wiring, Wirings, read_wirings
 from fracgpu.cards.card import NodeCards
 from fracgpu.device_claims.claim import decode_claim
 from fracgpu.k8s.disruption_budget import PodDisruptionBudget, read_budget
@@ -95,10 +95,7 @@ def build(settings: SchedulerSettings) -> Service:
             wirings = await read_wirings(
                 client, namespace=settings.namespace, clock=clock, name=settings.config_map
             )
-            if wirings.serves(Wiring.DEVICE_PLUGIN):
-                yield _wire(settings, client, clock, registry, gate, both=wirings.both)
-            else:
-                yield _wire_claims(settings, client, clock, registry, gate)
+            yield _wire(settings, client, clock, registry, gate, wirings)
 
     return Service(
         name="scheduler",
@@ -279,7 +276,7 @@ class _ClaimParts:
     """What makes claims, and the lists of which kube-scheduler's allocations are counted.
 
     Args:
-        budgets: what nobody is evicted against.
+        preemptor: chooses victims.
         on_pod: called with each change of a pod.
         both: whether an extender of ours assigns cards as well.
     """
@@ -290,10 +287,10 @@ class _ClaimParts:
         settings: SchedulerSettings,
         client: KubeClient,
         clock: Clock,
+        preemptor: Preemptor,
         *,
-        budgets: Informer[PodDisruptionBudget],
         on_pod: Callable[[Change[AnyPod]], None],
-        both: bool = False,
+        both: bool,
     ) -> None:
         self.cache = cache = ClaimCache(
             shared.core,
@@ -321,7 +318,7 @@ class _ClaimParts:
             client,
             cache,
             shared.core,
-            shared.preemptor(budgets),
+            preemptor,
             clock=clock,
             leads=lambda: shared.leader_gate.leads,
             limit_s=settings.bind_timeout_s,
@@ -384,201 +381,208 @@ class _ClaimParts:
                 yield any_pod(pod)
 
 
+class _ExtenderParts:
+    """What answers kube-scheduler, and binds the pods that it places.
+
+    Args:
+        record: the Bindings under way, which the Lease names.
+        lists: pods, as observed.
+        preemptor: chooses victims.
+
+    Attributes:
+        assumptions: the Bindings that no event has confirmed yet.
+        resizer: grants other sizes to running pods; is to be told of each change of a pod.
+    """
+
+    def __init__(  # noqa: PLR0913 - one keyword for each collaborator
+        self,
+        shared: _Shared,
+        settings: SchedulerSettings,
+        client: KubeClient,
+        clock: Clock,
+        *,
+        registry: Registry,
+        gate: ReadyGate,
+        record: BindingRecord,
+        lists: _Lists,
+        preemptor: Preemptor,
+    ) -> None:
+        core, election, leader_gate = shared.core, shared.election, shared.leader_gate
+        metrics, page = shared.metrics, shared.page
+        certificate_tasks: Mapping[str, Callable[[], Awaitable[None]]] = {}
+        tls = None
+        if settings.tls_secret:
+            tls = ServingTls(require_client_certificate=True, alpn=ALPN)
+            certificate = CertificateWatcher(
+                client,
+                tls,
+                metrics=CertificateMetrics("scheduler", registry, clock),
+                namespace=settings.namespace,
+                secret=settings.tls_secret,
+            )
+            certificate_tasks = certificate.tasks
+            gate.add("certificate", certificate.problem)
+        marker = PodMarker(
+            client,
+            term=lambda: election.term,
+            clock=clock,
+            limit_s=settings.bind_timeout_s,
+            on_mark=metrics.marked,
+        )
+        find = pending_only(lists.find)
+        cycles = BindingCycles(core.nominations, core.changes, clock, find=find)
+        self.assumptions = Assumptions(
+            client,
+            core.ledger,
+            clock,
+            marker=marker,
+            times=AssumptionTimeouts(
+                request_s=settings.bind_timeout_s,
+                check_s=settings.assumption_check_s,
+                lapse_s=settings.assumption_timeout_s,
+            ),
+            on_lapse=metrics.lapsed,
+            on_count=cycles.settle,
+        )
+        self.resizer = Resizer(
+            client,
+            ledger=core.ledger,
+            marker=marker,
+            leads=lambda: leader_gate.leads,
+            record=election.renew,
+            recorder=shared.recorder,
+            clock=clock,
+            limit_s=settings.bind_timeout_s,
+        )
+        fence = Fence(
+            lists.pods,
+            record,
+            marker,
+            clock,
+            on_bound=self.assumptions.count_bound,
+            limit_s=settings.fence_timeout_s,
+        )
+        leader_gate.also(fence.why_not)
+        activator = PodActivator(
+            core.ledger,
+            core.matrix,
+            pods=lists.pods,
+            find=find,
+            marker=marker,
+            strategy=lambda: shared.config.value,
+            leads=lambda: leader_gate.leads,
+            clock=clock,
+        )
+        binder = Binder(
+            client,
+            cards=core.cards,
+            assumptions=self.assumptions,
+            find=find,
+            leads=lambda: leader_gate.leads,
+            term=lambda: election.term,
+            record=election.renew,
+            clock=clock,
+            metrics=metrics,
+            limit_s=settings.bind_timeout_s,
+            host_left=core.host_left,
+            groups=BindGroups(clock, pause_s=settings.bind_pause_s),
+        )
+        self.tasks = {
+            **certificate_tasks,
+            **_beside_kube_scheduler(settings, client, clock, gate, leader_gate, metrics),
+            "assumptions": self.assumptions.expire,
+            "fence": leader_gate.once_listed(fence.run),
+            "resizes": leader_gate.once_listed(fence.once_up(self.resizer.run)),
+            "wake": leader_gate.once_listed(fence.once_up(activator.run)),
+            "gangs": leader_gate.once_listed(partial(core.gangs.run, marker)),
+        }
+        self.server = ExtenderServer(
+            extender=core.extender,
+            stale_cache_retry=StaleCacheRetry(
+                core.extender, core.changes, clock, limit_s=settings.stale_cache_timeout_s
+            ),
+            cycles=cycles,
+            gangs=core.gangs,
+            preemptor=preemptor,
+            binder=binder,
+            leader_gate=leader_gate,
+            metrics=metrics,
+            clock=clock,
+            registry=registry,
+            readiness=gate.readiness,
+            host=settings.listen_host,
+            port=settings.listen_port,
+            body_limit_mib=settings.body_limit_mib,
+            ssl_context=None if tls is None else tls.context,
+            on_filtered=page.answers.note,
+            narrow=narrowed if settings.narrow_filter else None,
+            activity=shared.activity,
+            find=find,
+        )
+
+
 def _wire(
     settings: SchedulerSettings,
     client: KubeClient,
     clock: Clock,
     registry: Registry,
     gate: ReadyGate,
-    *,
-    both: bool,
+    wirings: Wirings,
 ) -> Running:
-    """Return the parts where kube-scheduler asks us; with *both*, those that make claims as well.
+    """Return the parts of the wirings that the cluster has.
 
-    Nodes and pods are then listed once, and one ledger counts assignments and claims.
+    With both, nodes and pods are listed once, and one ledger counts assignments and claims.
     """
-    record = BindingRecord(lambda: assumptions.under_way())  # noqa: PLW0108 - they are made below
-    shared = _Shared(settings, client, clock, registry, gate, notes=record)
-    election, leader_gate = shared.election, shared.leader_gate
-    metrics, recorder, config = shared.metrics, shared.recorder, shared.config
-    core, page = shared.core, shared.page
-    ledger = core.ledger
+    extends, claims = map(wirings.serves, (Wiring.DEVICE_PLUGIN, Wiring.CLAIMS))
+    record = BindingRecord(lambda: extender.assumptions.under_way())  # noqa: PLW0108 - made below
+    shared = _Shared(settings, client, clock, registry, gate, notes=record if extends else None)
+    page, leader_gate = shared.page, shared.leader_gate
 
     def pod_changed(change: Change[AnyPod]) -> None:
-        resizer.pod_changed(change)
+        if extends:
+            extender.resizer.pod_changed(change)
         page.board.pod_changed(change)
 
     budgets = Informer(client, PDBS, decode=read_budget)
-    if both:
-        lists = _ClaimParts(
-            shared, settings, client, clock, budgets=budgets, on_pod=pod_changed, both=True
-        ).lists
-    else:
-        lists = _extender_lists(core, client, on_pod=pod_changed)
-    moves = Informer(client, MOVES, decode=read_claims, on_change=lists.move_changed, optional=True)
-    tasks = shared.follow(**lists.watched, budgets=budgets, moves=moves)
-    tls = None
-    if settings.tls_secret:
-        tls = ServingTls(require_client_certificate=True, alpn=ALPN)
-        certificate = CertificateWatcher(
-            client,
-            tls,
-            metrics=CertificateMetrics("scheduler", registry, clock),
-            namespace=settings.namespace,
-            secret=settings.tls_secret,
+    preemptor = shared.preemptor(budgets)
+    if claims:
+        parts = _ClaimParts(
+            shared, settings, client, clock, preemptor, on_pod=pod_changed, both=extends
         )
-        tasks |= certificate.tasks
-        gate.add("certificate", certificate.problem)
-    marker = PodMarker(
-        client,
-        term=lambda: election.term,
-        clock=clock,
-        limit_s=settings.bind_timeout_s,
-        on_mark=metrics.marked,
-    )
-    find = pending_only(lists.find)
-    cycles = BindingCycles(core.nominations, core.changes, clock, find=find)
-    assumptions = Assumptions(
-        client,
-        ledger,
-        clock,
-        marker=marker,
-        times=AssumptionTimeouts(
-            request_s=settings.bind_timeout_s,
-            check_s=settings.assumption_check_s,
-            lapse_s=settings.assumption_timeout_s,
-        ),
-        on_lapse=metrics.lapsed,
-        on_count=cycles.settle,
-    )
-    resizer = Resizer(
-        client,
-        ledger=ledger,
-        marker=marker,
-        leads=lambda: leader_gate.leads,
-        record=election.renew,
-        recorder=recorder,
-        clock=clock,
-        limit_s=settings.bind_timeout_s,
-    )
-
-    fence = Fence(
-        lists.pods,
-        record,
-        marker,
-        clock,
-        on_bound=assumptions.count_bound,
-        limit_s=settings.fence_timeout_s,
-    )
-    leader_gate.also(fence.why_not)
-    activator = PodActivator(
-        ledger,
-        core.matrix,
-        pods=lists.pods,
-        find=find,
-        marker=marker,
-        strategy=lambda: config.value,
-        leads=lambda: leader_gate.leads,
-        clock=clock,
-    )
-    binder = Binder(
-        client,
-        cards=core.cards,
-        assumptions=assumptions,
-        find=find,
-        leads=lambda: leader_gate.leads,
-        term=lambda: election.term,
-        record=election.renew,
-        clock=clock,
-        metrics=metrics,
-        limit_s=settings.bind_timeout_s,
-        host_left=core.host_left,
-        groups=BindGroups(clock, pause_s=settings.bind_pause_s),
-    )
-    upkeep = shared.upkeep(
-        nodes=lists.nodes,
-        pods=lists.holders,
-        moves=lambda: moves.items().values(),
-        moves_served=lambda: moves.served,
-    )
-    return Running(
-        tasks={
-            **tasks,
-            **_beside_kube_scheduler(settings, client, clock, gate, leader_gate, metrics),
-            **page.tasks(leader_gate),
-            "assumptions": assumptions.expire,
-            "fence": leader_gate.once_listed(fence.run),
-            "resizes": leader_gate.once_listed(fence.once_up(resizer.run)),
-            "wake": leader_gate.once_listed(fence.once_up(activator.run)),
-            "gangs": leader_gate.once_listed(partial(core.gangs.run, marker)),
-            **upkeep,
-            **lists.tasks,
-            "settle memory": settling_memory(
-                leader_gate, core, clock, lists=tuple(lists.watched.values())
-            ),
-        },
-        servers=(
-            ExtenderServer(
-                extender=core.extender,
-                stale_cache_retry=StaleCacheRetry(
-                    core.extender, core.changes, clock, limit_s=settings.stale_cache_timeout_s
-                ),
-                cycles=cycles,
-                gangs=core.gangs,
-                preemptor=shared.preemptor(budgets),
-                binder=binder,
-                leader_gate=leader_gate,
-                metrics=metrics,
-                clock=clock,
-                registry=registry,
-                readiness=gate.readiness,
-                host=settings.listen_host,
-                port=settings.listen_port,
-                body_limit_mib=settings.body_limit_mib,
-                ssl_context=None if tls is None else tls.context,
-                on_filtered=page.answers.note,
-                narrow=narrowed if settings.narrow_filter else None,
-                activity=shared.activity,
-                find=find,
-            ),
-            *page.servers(leader_gate),
-        ),
-    )
-
-
-def _wire_claims(
-    settings: SchedulerSettings,
-    client: KubeClient,
-    clock: Clock,
-    registry: Registry,
-    gate: ReadyGate,
-) -> Running:
-    """Return the parts where the cluster's kube-scheduler allocates the cards, and asks nobody."""
-    shared = _Shared(settings, client, clock, registry, gate)
-    core, page, leader_gate = shared.core, shared.page, shared.leader_gate
-    budgets = Informer(client, PDBS, decode=read_budget)
-    parts = _ClaimParts(
-        shared, settings, client, clock, budgets=budgets, on_pod=page.board.pod_changed
-    )
-    lists = parts.lists
+        lists = parts.lists
+    else:
+        lists = _extender_lists(shared.core, client, on_pod=pod_changed)
     moves = Informer(client, MOVES, decode=read_claims, on_change=lists.move_changed, optional=True)
-    return Running(
-        tasks={
-            **shared.follow(**lists.watched, budgets=budgets, moves=moves),
-            **page.tasks(leader_gate),
-            **lists.tasks,
-            **shared.upkeep(
-                nodes=lists.nodes,
-                pods=lists.holders,
-                moves=lambda: moves.items().values(),
-                moves_served=lambda: moves.served,
-            ),
-            "settle memory": settling_memory(
-                leader_gate, core, clock, lists=tuple(lists.watched.values())
-            ),
-        },
-        servers=page.servers(leader_gate),
-    )
+    tasks = {
+        **shared.follow(**lists.watched, budgets=budgets, moves=moves),
+        **page.tasks(leader_gate),
+        **lists.tasks,
+        **shared.upkeep(
+            nodes=lists.nodes,
+            pods=lists.holders,
+            moves=lambda: moves.items().values(),
+            moves_served=lambda: moves.served,
+        ),
+        "settle memory": settling_memory(
+            leader_gate, shared.core, clock, lists=tuple(lists.watched.values())
+        ),
+    }
+    servers = page.servers(leader_gate)
+    if extends:
+        extender = _ExtenderParts(
+            shared,
+            settings,
+            client,
+            clock,
+            registry=registry,
+            gate=gate,
+            record=record,
+            lists=lists,
+            preemptor=preemptor,
+        )
+        tasks |= extender.tasks
+        servers = (extender.server, *servers)
+    return Running(tasks=tasks, servers=servers)
 
 
 def _beside_kube_scheduler(
