@@ -93,12 +93,7 @@ async def observe(client: KubeClient) -> ObservedCluster:
     claims = await list_device_claims(client, (pod.info for pod in found)) or ()
     infos = with_claims((pod.info for pod in found), claims, (node.cards for node in observed))
     by_key = {claim.key: claim for claim in claims}
-    waits = any(
-        pod.pending
-        and pod.device_claim
-        and f"{pod.record.namespace}/{pod.device_claim}" not in by_key
-        for pod in infos
-    )
+    waits = any(pod.pending and pod.claim_key and pod.claim_key not in by_key for pod in infos)
     subjects = tuple(replace(pod, info=info) for pod, info in zip(found, infos, strict=True))
     return ObservedCluster(
         pods=subjects,
@@ -187,7 +182,7 @@ def cluster_state_of(
         for node in observed.nodes
     }
     moves = observed.moves or ()
-    claim = observed.claims.get(f"{subject.info.record.namespace}/{subject.info.device_claim}")
+    claim = observed.claims.get(subject.info.claim_key)
     withheld = (
         "perhaps a quota forbids it: you may not list resourcequotas"
         if observed.quotas is None

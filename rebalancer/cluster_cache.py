@@ -13,6 +13,8 @@ import structlog
 from component.wiring import Wiring, Wirings
 from fracgpu.cards.card import CardUuid, NodeCards
 from fracgpu.device_claims.claim import DeviceClaim, decode_claim
+from fracgpu.device_claims.devices import cards_by_device
+from fracgpu.device_claims.holders import ClaimHolders
 from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.disruption.heat import CardHeat, CardUsage
 from fracgpu.disruption.move import PastMove
@@ -55,7 +57,6 @@ from kube.kinds import (
     STATEFULSETS,
     Kind,
 )
-from rebalancer.claimed_pods import ClaimedPods
 
 log = structlog.get_logger()
 
@@ -111,8 +112,8 @@ class ClusterCache:
         self._nodes: dict[str, ObservedNode] = {}
         self._scheduling: SchedulingCluster | None = None
         self._index = SnapshotIndex()
-        self._claimed = ClaimedPods()
         self._claimants: dict[str, _Pod] = {}
+        self._claimed = ClaimHolders(self._namespace_of)
         self._claim_informer = (
             Informer(client, RESOURCE_CLAIMS, decode=decode_claim, on_change=self._claim)
             if wirings.serves(Wiring.CLAIMS)
@@ -289,11 +290,13 @@ class ClusterCache:
         else:
             self._claimants.pop(uid, None)
         self._count(uid, change.object, gone=gone)
+        for other in self._claimed.touched(uid) - {uid}:
+            self._count_alone(other)
 
     def _count(self, uid: str, pod: _Pod, *, gone: bool = False) -> None:
         """Count a pod with what it holds, by itself or by its claims."""
         if pod.placed is not None and uid in self._claimants:
-            pod = _joined(pod, self._claimed.join(pod.placed.info, self.nodes))
+            pod = _joined(pod, self._claimed.join(pod.placed.info, self._devices_of))
         scheduled, placed = pod.scheduled, pod.placed
         if placed is not None and not _concerns(placed.info):
             placed = None
@@ -309,10 +312,11 @@ class ClusterCache:
             self._ledger.set_pod(placed.info.record)
             self._placed_pods[uid] = placed
         if gone or placed is None or not placed.info.record.node:
-            self._ledger.observe(self._claimed.alone(uid, self.nodes))
+            self._count_alone(uid)
 
     def _claim(self, change: Change[DeviceClaim]) -> None:
-        for uid in self._claimed.claim_changed(change):
+        gone = change.type is ChangeType.DELETED
+        for uid in self._claimed.observe(change.object, gone=gone):
             self._count_claims_of(uid)
 
     def _count_claims_of(self, uid: str) -> None:
@@ -320,7 +324,19 @@ class ClusterCache:
         if pod is not None:
             self._count(uid, pod)
         else:
-            self._ledger.observe(self._claimed.alone(uid, self.nodes))
+            self._count_alone(uid)
+
+    def _count_alone(self, uid: str) -> None:
+        """Count claims whose pod is not there (any more), has no node yet, or is another's."""
+        self._ledger.observe(self._claimed.allocation(uid, self._devices_of))
+
+    def _devices_of(self, node: str) -> Mapping[str, CardUuid]:
+        known = self._nodes.get(node)
+        return {} if known is None else cards_by_device(card.uuid for card in known.cards.cards)
+
+    def _namespace_of(self, uid: str) -> str | None:
+        pod = self._claimants.get(uid)
+        return pod.placed.info.record.namespace if pod is not None and pod.placed else None
 
     def _node(self, change: Change[ObservedNode]) -> None:
         self._scheduling = None

@@ -367,7 +367,7 @@ class _ClaimParts:
 
     def _without_claim(self) -> Iterable[ObservedPod]:
         for pod in self.pods.items().values():
-            if isinstance(pod, BoundPod) or not pod.claim_key:
+            if isinstance(pod, BoundPod) or not pod.info.claim_key:
                 yield pod
 
     def _find(self, namespace: str, name: str) -> AnyPod | None:

@@ -112,6 +112,11 @@ class PodInfo:
         return class_named_in(self.annotations.get(names.GRANTED, ""))
 
     @property
+    def claim_key(self) -> str:
+        """``namespace/name`` of the ResourceClaim of ours that it names; empty without one."""
+        return f"{self.record.namespace}/{self.device_claim}" if self.device_claim else ""
+
+    @property
     def pending(self) -> bool:
         """Whether it has no node and may still get one."""
         return self.record.live and not self.record.node and not self.record.terminating

@@ -4,16 +4,18 @@ A pod holds what its claim was allocated, and nothing else of it says so. The ev
 claim and its node come in any order.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from operator import attrgetter
 from typing import Any, Final, TypeVar
 
 import msgspec
 
 from fracgpu.cards.card import CardUuid
-from fracgpu.device_claims.claim import DeviceClaim, held_of_cards
+from fracgpu.device_claims.claim import DeviceClaim
 from fracgpu.device_claims.devices import cards_by_device
+from fracgpu.device_claims.holders import ClaimHolders
 from fracgpu.device_claims.quota import ClaimedMemory
 from fracgpu.k8s.node_affinity import NodeRules
 from fracgpu.k8s.pod import decode_pod
@@ -25,7 +27,6 @@ from fracgpu.state.ledger import discard
 from fracgpu.state.node_info import ObservedNode
 from fracgpu.state.pod_info import PodInfo, pod_info_of
 from fracgpu.state.reservation import MoveClaims
-from fracgpu.state.snapshot import PodAllocation
 from kube.informer import Change, ChangeType
 from kube.objects import ObjectKey
 from scheduler.cache.event_handlers import AnyPod
@@ -47,12 +48,6 @@ class UnboundPod:
 
     info: PodInfo
     rules: NodeRules
-
-    @property
-    def claim_key(self) -> str:
-        """``namespace/name`` of the claim that it names; empty if that is none of ours."""
-        claim = self.info.device_claim
-        return f"{self.info.record.namespace}/{claim}" if claim else ""
 
 
 ObservedPod = BoundPod | UnboundPod
@@ -114,40 +109,36 @@ class ClaimCache:
         self.memory = ClaimedMemory()
         self.nodes: dict[str, SchedulingNode] = {}
         self._why: dict[str, str] = {}
-        self._pod_of: dict[str, str] = {}
-        self._held: dict[str, DeviceClaim] = {}
-        self._counted_as: dict[str, str] = {}  # by the claim's key
-        self._held_on: dict[str, set[str]] = {}
-        self._holders: dict[str, BoundPod] = {}
+        self._naming: dict[str, set[str]] = {}  # UIDs of pods, by the claim's key
+        self._holders = ClaimHolders(self._namespace_of, attrgetter("holder"))
         self._devices: dict[str, Mapping[str, CardUuid]] = {}
         self._node_of: dict[CardUuid, str] = {}
 
     def claim_of(self, pod: UnboundPod) -> DeviceClaim | None:
         """Return the claim that a pod names, whoever made it; None if there is none."""
-        return self.claims.get(pod.claim_key)
+        return self.claims.get(pod.info.claim_key)
 
     @property
-    def holders(self) -> Collection[BoundPod]:
+    def holders(self) -> Iterable[BoundPod]:
         """What holds cards by a claim, each as a pod, for the comparison with the ledger."""
-        return self._holders.values()
+        for uid, (claim, *_) in self._holders.counted():
+            allocation = self._holders.allocation(uid, self._devices_of)
+            yield BoundPod(namespace=claim.namespace, name=claim.name, allocation=allocation)
 
     def holds(self, uid: str) -> bool:
         """Report whether a claim is counted under a UID."""
-        return uid in self._holders
+        return bool(self._holders.of(uid))
 
     # -- changes ---------------------------------------------------------------------------------
 
     def pod_changed(self, change: Change[ObservedPod]) -> None:
         """Record a pod: it holds what its claim says, whatever its own annotations do."""
         pod = change.object
-        held = self._held.get(change.uid)
-        if held is not None and held.namespace != change.key.namespace:
-            self._disown(held, change.key.namespace, change.uid)
         if isinstance(pod, BoundPod):
             self._forget_pending(change.uid)
             known: AnyPod = pod
-            if held is not None or not self._assignments:
-                allocation = self._allocation_of(self._held.get(pod.uid), pod.uid, pod.node)
+            if not self._assignments or self.holds(pod.uid):
+                allocation = self._holders.allocation(pod.uid, self._devices_of, node=pod.node)
                 known = msgspec.structs.replace(pod, allocation=allocation)
         else:
             self._pending_changed(change, pod)
@@ -155,25 +146,22 @@ class ClaimCache:
         told = _of(change, known)
         self._core.handlers.pod_changed(told)
         self._on_pod(told)
-        held = self._held.get(change.uid)
-        if held is not None:  # until the claim is gone as well, as kube-scheduler counts it
-            self._core.ledger.observe(self._allocation_of(held, change.uid))
-        elif change.uid in self.pods:
+        # What it holds counts until its claim is gone as well, as kube-scheduler counts it.
+        self._recount(self._holders.touched(change.uid))
+        if change.uid in self.pods and not self.holds(change.uid):
             self._on_due(change.uid)
 
     def claim_changed(self, change: Change[DeviceClaim]) -> None:
         """Record a claim."""
         claim = change.object
-        uid = self._pod_of.get(claim.key)
         deleted = change.type is ChangeType.DELETED
         if deleted:
             self.claims.pop(claim.key, None)
         else:
             self.claims[claim.key] = claim
         self.memory.observe(claim, gone=deleted)
-        gone = deleted or not claim.devices
-        self._count(claim, "" if claim.holder == claim.uid else claim.holder, gone=gone)
-        if uid is not None:
+        self._recount(self._holders.observe(claim, gone=deleted))
+        for uid in tuple(self._naming.get(claim.key, ())):
             self.count_first_choice(uid)
             self._on_due(uid)
         self._core.changes.notify(claim.holder)
@@ -192,11 +180,11 @@ class ClaimCache:
         if devices == before:
             return
         for card in before.values():
-            self._node_of.pop(card, None)
+            if self._node_of.get(card) == name:  # and has not turned up in another node since
+                del self._node_of[card]
         self._devices[name] = devices
         self._node_of.update(dict.fromkeys(devices.values(), name))
-        for uid in tuple(self._held_on.get(name, ())):
-            self._hold(uid, self._held[uid])
+        self._recount(self._holders.on_node(name))
 
     def move_changed(self, change: Change[MoveClaims]) -> None:
         """Record what a Move claims, and look at the pods that it holds cards for."""
@@ -277,71 +265,40 @@ class ClaimCache:
         return {node for node in listed if node is not None}
 
     def _pending_changed(self, change: Change[ObservedPod], pod: UnboundPod) -> None:
-        if change.type is ChangeType.DELETED or not pod.info.pending or not pod.claim_key:
+        if change.type is ChangeType.DELETED or not pod.info.pending or not pod.info.claim_key:
             self._forget_pending(change.uid)
         else:
             self.pods[change.uid] = pod
-            self._pod_of[pod.claim_key] = change.uid
+            self._naming.setdefault(pod.info.claim_key, set()).add(change.uid)
 
     def _forget_pending(self, uid: str) -> None:
         pod = self.pods.pop(uid, None)
         self._why.pop(uid, None)
-        if pod is not None and self._pod_of.get(pod.claim_key) == uid:
-            del self._pod_of[pod.claim_key]
-            self.memory.end_promise(pod.claim_key)
-        if pod is not None:
-            self._core.ledger.forget(uid)
-
-    def _count(self, claim: DeviceClaim, pod: str, *, gone: bool = False) -> None:
-        """Count a claim for a *pod*, or under its own UID if that cannot be the pod's.
-
-        So nothing that kube-scheduler has allocated is left out, whoever made the claim.
-        """
-        before = self._counted_as.pop(claim.key, None)
-        if before is not None and (gone or before != (pod or claim.uid)):
-            self._hold(before, None)
-        if gone:
+        if pod is None:
             return
-        other = self._held.get(pod)
-        taken = other is not None and other.key != claim.key
-        bound, pending = self._core.bound_pods.get(pod), self.pods.get(pod)
-        namespace = bound.namespace if bound is not None else claim.namespace
-        if pending is not None:
-            namespace = pending.info.record.namespace
-        uid = claim.uid if not pod or taken or namespace != claim.namespace else pod
-        self._counted_as[claim.key] = uid
-        self._hold(uid, claim)
+        key = pod.info.claim_key
+        discard(self._naming, key, uid)
+        if key not in self._naming:
+            self.memory.end_promise(key)
+        self._core.ledger.forget(uid)
 
-    def _disown(self, claim: DeviceClaim, namespace: str, uid: str) -> None:
-        """Count a claim by itself that said it was of a pod of another namespace."""
-        self._count(claim, "")
-        for own in tuple(self.claims.values()):
-            if own.devices and (own.holder, own.namespace) == (uid, namespace):
-                self._count(own, uid)
+    def _recount(self, uids: Iterable[str]) -> None:
+        """Count what claims hold under these UIDs."""
+        for uid in uids:
+            allocation = self._holders.allocation(uid, self._devices_of)
+            self._core.ledger.observe(allocation)
+            bound = self._core.bound_pods.get(uid)
+            if bound is not None and allocation.node:
+                self._core.bound_pods.put(msgspec.structs.replace(bound, allocation=allocation))
 
-    def _hold(self, uid: str, claim: DeviceClaim | None) -> None:
-        """Count what a claim was allocated under *uid*, or no more than before with None."""
-        before = self._held.pop(uid, None)
-        self._holders.pop(uid, None)
-        if before is not None:
-            discard(self._held_on, before.node, uid)
-        allocation = self._allocation_of(claim, uid)
-        if claim is not None:
-            self._held[uid] = claim
-            self._held_on.setdefault(claim.node, set()).add(uid)
-            self._holders[uid] = BoundPod(
-                namespace=claim.namespace, name=claim.name, allocation=allocation
-            )
-        self._core.ledger.observe(allocation)
-        bound = self._core.bound_pods.get(uid)
-        if claim is not None and bound is not None:
-            self._core.bound_pods.put(msgspec.structs.replace(bound, allocation=allocation))
+    def _namespace_of(self, uid: str) -> str | None:
+        bound, pending = self._core.bound_pods.get(uid), self.pods.get(uid)
+        if bound is not None:
+            return bound.namespace
+        return None if pending is None else pending.info.record.namespace
 
-    def _allocation_of(self, claim: DeviceClaim | None, uid: str, node: str = "") -> PodAllocation:
-        if claim is None:
-            return PodAllocation(pod_uid=uid, node=node, by_card={})
-        cards = held_of_cards(claim, self._devices.get(claim.node, _NO_CARDS))
-        return PodAllocation(pod_uid=uid, node=claim.node, by_card=cards, move=claim.move)
+    def _devices_of(self, node: str) -> Mapping[str, CardUuid]:
+        return self._devices.get(node, _NO_CARDS)
 
 
 def _of(change: Change[Any], what: _T) -> Change[_T]:

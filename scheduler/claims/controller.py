@@ -191,7 +191,7 @@ class ClaimController:
     def status_of(self, pod: PodInfo) -> str:
         """Return how far the claim of a waiting pod has come; empty for one that names none."""
         progress = self._progress.get(pod.record.uid)
-        claim = self._cache.claims.get(f"{pod.record.namespace}/{pod.device_claim}")
+        claim = self._cache.claims.get(pod.claim_key)
         waits = claim is None or not claim.allocated
         return (progress.why if progress and waits else "") or describe_claim(pod, claim)
 

@@ -63,7 +63,7 @@ class ClaimQuota:
         again: nobody else gets its place meanwhile.
         """
         memory = self._cache.memory
-        wanted = {pod.claim_key: needed_mib(pod.info.need) for pod in pods if pod.info.need}
+        wanted = {pod.info.claim_key: needed_mib(pod.info.need) for pod in pods if pod.info.need}
         if not wanted:
             return ""
         namespace = pods[0].info.record.namespace
@@ -78,4 +78,4 @@ class ClaimQuota:
 
     def release(self, pod: UnboundPod) -> None:
         """Count a claim no longer that is not made after all."""
-        self._cache.memory.end_promise(pod.claim_key)
+        self._cache.memory.end_promise(pod.info.claim_key)

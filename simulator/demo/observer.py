@@ -3,7 +3,7 @@
 import asyncio
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, Protocol
 
@@ -11,8 +11,8 @@ import msgspec
 
 from fracgpu import names
 from fracgpu.cards.card import CardUuid, NodeCards
-from fracgpu.device_claims.claim import DeviceClaim, assignment_of, decode_claim
-from fracgpu.device_claims.devices import cards_by_device
+from fracgpu.device_claims.claim import DeviceClaim, decode_claim
+from fracgpu.device_claims.holders import with_claims
 from fracgpu.state.ledger import Ledger
 from fracgpu.state.node_info import read_node
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
@@ -244,10 +244,7 @@ class Observer:
     def _with_claim(self, pod: PodInfo) -> PodInfo:
         claim = self._claims.get(pod.record.namespace, pod.device_claim)
         node = None if claim is None else self._nodes.get("", claim.node)
-        if claim is None or node is None:
-            return pod
-        assignment = assignment_of(claim, cards_by_device(card.uuid for card in node.cards))
-        return replace(pod, record=replace(pod.record, assignment=assignment))
+        return pod if claim is None or node is None else with_claims((pod,), (claim,), (node,))[0]
 
     def _node_changed(self, change: Change[NodeCards]) -> None:
         if change.type is ChangeType.DELETED:

@@ -1,9 +1,15 @@
 """Readers of pods find in them what their claims hold."""
 
-import msgspec
+from collections.abc import Mapping, Set
 
-from fracgpu.cards.card import NodeCards
-from fracgpu.device_claims.holders import with_claims
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fracgpu.cards.card import CardUuid, NodeCards
+from fracgpu.device_claims.claim import DeviceClaim
+from fracgpu.device_claims.devices import cards_by_device
+from fracgpu.device_claims.holders import ClaimHolders, with_claims
 from fracgpu.k8s.container import ContainerKind, ContainerSpec
 from fracgpu.state.allocation import CardAllocation, PodRecord
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
@@ -92,3 +98,68 @@ def test_a_claim_of_another_namespace_is_not_the_pods() -> None:
     (found,) = with_claims([a_pod()], [decoded(forged)], NODES)
 
     assert found.record.assignment is None
+
+
+def cards_of(node: str) -> Mapping[str, CardUuid]:
+    return cards_by_device(card.uuid for here in NODES if here.node == node for card in here.cards)
+
+
+def test_two_claims_of_a_pod_that_is_gone_are_both_counted_on_their_card() -> None:
+    holders = ClaimHolders(lambda _: None)
+    for name in (claim_name("p"), claim_name("forged")):
+        claim = decoded(a_claim(name=name))
+        assert holders.observe(claim) >= {"pod-p"}
+
+    held = holders.allocation("pod-p", cards_of)
+
+    assert (held.node, held.by_card["GPU-a"].mib, held.by_card["GPU-a"].slots) == ("n", 2_000, 2)  # type: ignore[index]
+
+
+_CLAIMS = st.tuples(
+    st.integers(0, 3),  # which claim
+    st.sampled_from(["p", "q"]),  # the pod that controls it
+    st.sampled_from(["default", "evil"]),
+    st.sampled_from(["n", "other"]),
+    st.booleans(),  # it is gone
+)
+
+
+@given(st.lists(_CLAIMS | st.sampled_from(["p", "q"]), max_size=20))
+def test_each_claim_counts_once_whatever_it_says_and_whoever_is_observed_when(
+    steps: list[tuple[int, str, str, str, bool] | str],
+) -> None:
+    """A step is a claim, or a pod that comes or goes; told of each, a reader has it all right."""
+    namespaces: dict[str, str] = {}
+    holders = ClaimHolders(namespaces.get)
+    claims: dict[str, DeviceClaim] = {}
+    read: dict[str, tuple[str, ...]] = {}
+    for step in steps:
+        if isinstance(step, str):
+            if namespaces.pop(f"pod-{step}", None) is None:
+                namespaces[f"pod-{step}"] = "default"
+            touched: Set[str] = holders.touched(f"pod-{step}")
+        else:
+            number, pod, namespace, node, gone = step
+            body = a_claim(pod, name=claim_name(str(number)))
+            body["metadata"] |= {"namespace": namespace, "uid": f"{namespace}-{number}"}
+            for result in body["status"]["allocation"]["devices"]["results"]:
+                result["pool"] = node
+            claim = decoded(body)
+            claims.pop(claim.key, None)
+            if not gone:
+                claims[claim.key] = claim
+            touched = holders.observe(claim, gone=gone)
+        for uid in touched:
+            read[uid] = tuple(sorted(one.key for one in holders.of(uid)))
+
+    assert sorted(key for keys in read.values() for key in keys) == sorted(claims)
+    counted = dict(holders.counted())
+    assert {uid: keys for uid, keys in read.items() if keys} == {
+        uid: tuple(sorted(one.key for one in some)) for uid, some in counted.items()
+    }
+    for uid, some in counted.items():
+        assert len({one.node for one in some}) == 1
+        assert {one.namespace for one in some} <= {
+            namespaces.get(uid, one.namespace) for one in some
+        }
+        assert all(uid in holders.on_node(one.node) for one in some)

@@ -90,6 +90,38 @@ def test_a_node_whose_cards_change_counts_what_is_on_them() -> None:
     assert harness.free_mib("n1") == [2_000]
 
 
+def test_a_card_that_was_put_into_another_node_is_known_there() -> None:
+    """A node that was installed anew under another name comes before the old one goes."""
+    harness = ClaimsHarness(an_api(nodes=1))
+    harness.see_node("renamed", some_cards("n1", count=1, mib=8_000))
+    harness.see_node("n1", (), gone=True)
+    harness.see_pod(bound("p", ""))
+    waiting = a_claim("p", node="n1")
+    del waiting["status"]
+
+    harness.see_claim(waiting)
+
+    assert harness.free_mib("renamed") == [2_000]
+
+
+def test_a_second_pod_that_names_a_claim_takes_nothing_with_it_when_it_goes() -> None:
+    harness = ClaimsHarness(an_api(nodes=1))
+    thief = a_pod("thief")
+    thief["metadata"]["uid"] = "uid-thief"
+    thief["spec"]["resourceClaims"] = bound("p", "")["spec"]["resourceClaims"]
+    harness.see_pod(bound("p", ""))
+    harness.cache.memory.promise(harness.cache.pods["uid-p"].info.claim_key, 6_000)
+    harness.see_pod(thief)
+
+    harness.see_pod(thief, gone=True)
+
+    assert harness.cache.memory.by_namespace["default"] == 6_000
+    waiting = a_claim("p")
+    del waiting["status"]
+    harness.see_claim(waiting)
+    assert harness.free_mib("n1") == [2_000]
+
+
 _STEPS = st.tuples(
     st.sampled_from(["pod", "bound", "claim", "unallocated"]),
     st.sampled_from(["a", "b", "c"]),

@@ -128,11 +128,10 @@ async def test_what_a_claim_was_allocated_counts_for_its_pod(kube: KubeClient) -
             namespace="demo",
             name="p",
         )
-        made = await kube.create(
-            RESOURCE_CLAIMS,
-            a_device_claim("fracgpu-0123456789", a_request("train", "3000Mi")),
-            namespace="demo",
-        )
+        claim = a_device_claim("fracgpu-0123456789", a_request("train", "3000Mi"))
+        owner = {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": pod["metadata"]["uid"]}
+        claim["metadata"]["ownerReferences"] = [owner | {"controller": True}]
+        made = await kube.create(RESOURCE_CLAIMS, claim, namespace="demo")
         card = {
             "request": "train",
             "driver": DRIVER,
