@@ -96,12 +96,12 @@ def claims_of_pod(body: bytes) -> Mapping[str, ClaimUse]:
         for container in (*(spec.init_containers or ()), *(spec.containers or ()))
         for use in (container.resources and container.resources.claims) or ()
     ]
-    return {claim: ClaimUse(requests=_requests(uses, name)) for name, claim in names.items()}
-
-
-def _requests(uses: list[tuple[str, _Use]], name: str) -> Mapping[str, tuple[str, ...]]:
-    found: dict[str, tuple[str, ...]] = {}
+    # Two entries of a pod may name one claim.
+    found: dict[str, dict[str, tuple[str, ...]]] = {claim: {} for claim in names.values()}
     for container, use in uses:
-        if use.name == name:
-            found[container] = (*found.get(container, ()), *([use.request] if use.request else []))
-    return found
+        requests = found.get(names.get(use.name, ""), {})
+        requests[container] = (
+            *requests.get(container, ()),
+            *([use.request] if use.request else []),
+        )
+    return {claim: ClaimUse(requests=requests) for claim, requests in found.items()}

@@ -14,6 +14,7 @@ from deviceplugin.node.inventory import InventoryTracker
 from fracgpu.cards.card import CardUuid
 from fracgpu.device_claims.claim import DeviceClaim, assignment_of, decode_claim
 from fracgpu.device_claims.devices import cards_by_device
+from fracgpu.device_claims.preparation import why_not_its
 from fracgpu.errors import WireError
 from fracgpu.state.allocation import Assignment
 from fracgpu.state.pod_info import PodInfo
@@ -187,11 +188,13 @@ class HeldClaims:
     async def _read_claims(self, pod: PodInfo) -> None:
         uid = pod.record.uid
         for name, use in (await self.uses_of(pod)).items():
-            body = await self._client.get(RESOURCE_CLAIMS, name, namespace=pod.record.namespace)
+            try:
+                body = await self._client.get(RESOURCE_CLAIMS, name, namespace=pod.record.namespace)
+            except NotFound:  # somebody took its finalizer; the pod may have others
+                continue
             claim = decode_claim(body)
             reserved = any(user.uid == uid for user in claim.reserved_for)
-            own = not pod.device_claim or (claim.owner is not None and claim.owner.uid == uid)
-            mine = reserved and own and claim.node == self._node
+            mine = reserved and not why_not_its(claim, pod) and claim.node == self._node
             # Meanwhile it may have been prepared, or its pod may have ended.
             if mine and uid in self._waiting and claim.uid not in self._held:
                 self.add(HeldClaim(claim=claim, pod=uid, use=use, prepared=False))

@@ -59,10 +59,18 @@ def _why_not_of(claim: DeviceClaim, pod: PodInfo | None) -> str:
     if len(claim.reserved_for) > 1:
         count = len(claim.reserved_for)
         return f"claim {claim.name} is reserved for {count} pods; a share of a card is of one pod"
+    return why_not_its(claim, pod)
+
+
+def why_not_its(claim: DeviceClaim, pod: PodInfo) -> str:
+    """Return why a pod may not have the cards of a claim that it names; empty if it may."""
     ours = names.is_made_for_a_pod(claim.name)
     if not pod.device_claim:
         why = "has a name that only FracGPU gives, and its pod has no grant"
-        return f"claim {claim.name} {why}" if ours else ""
+        if ours:
+            return f"claim {claim.name} {why}"
+        first = claim.user == pod.record.uid
+        return "" if first else f"claim {claim.name} is reserved for another pod first"
     if claim.name != pod.device_claim:
         return f"pod {pod.record.name} was granted claim {pod.device_claim}, not {claim.name}"
     if claim.owner is None or claim.owner.uid != pod.record.uid:

@@ -125,6 +125,36 @@ async def test_a_users_own_claim_is_counted_by_the_containers_that_have_it() -> 
         }
 
 
+async def test_of_two_pods_that_a_users_claim_is_reserved_for_the_first_has_its_cards() -> None:
+    """So before the agent was started anew, which may see them in another order."""
+    pods = [
+        pod_body(name, need=None, claims={"cards": "mine"}, uses=[("a", "cards", "first")])
+        for name in ("first", "second")
+    ]
+    claim = a_users_claim(pods[0])
+    claim["status"]["reservedFor"] += a_users_claim(pods[1])["status"]["reservedFor"]
+    async with a_rig(FakeApi(*pods, claims=[claim])) as rig:
+        await rig.sees(pods[1])
+        assert rig.assigned(pods[1]) is None
+
+        rig.held.observe(change(pods[0]))
+        await until_true(lambda: "uid-first" in rig.held.settled, what="its claim is read")
+
+        assert rig.assigned(pods[0]) == {"a": (Slice(card=CardUuid("GPU-a"), mib=Mib(3000)),)}
+
+
+async def test_a_claim_that_was_deleted_under_a_pod_does_not_hide_its_others() -> None:
+    pod = pod_body(
+        need=None,
+        claims={"net": "gone", "cards": "mine"},
+        uses=[("a", "net", ""), ("a", "cards", "first")],
+    )
+    async with a_rig(FakeApi(pod, claims=[a_users_claim(pod)])) as rig:
+        await rig.sees(pod)
+
+        assert rig.assigned(pod) == {"a": (Slice(card=CardUuid("GPU-a"), mib=Mib(3000)),)}
+
+
 async def test_while_the_api_server_is_away_the_pods_are_not_known() -> None:
     pod = pod_body()
     async with a_rig(FakeApi(pod, claims=[a_claim(pod)])) as rig:
