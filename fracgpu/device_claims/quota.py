@@ -5,7 +5,7 @@ that would exceed such a quota is not made.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from fracgpu import names
@@ -53,6 +53,17 @@ class ClaimedMemory:
     def observe(self, claim: DeviceClaim, *, gone: bool) -> None:
         """Count a claim as it is now, or as promised once it is gone."""
         self._set(self._observed, claim.key, None if gone else claimed_mib(claim))
+
+    def why_withheld(self, quotas: Iterable[ResourceQuota], wanted: Mapping[str, int]) -> str:
+        """Return why claims of one namespace are not made; empty if they are.
+
+        Args:
+            quotas: those of the namespace.
+            wanted: the MiB of the claims, by key; whatever they count already is no other's.
+        """
+        namespaces = {key.partition("/")[0] for key in wanted}
+        used = sum(self.by_namespace[one] for one in namespaces) - sum(map(self.of, wanted))
+        return why_withheld(quotas, used=used, wanted=sum(wanted.values()))
 
     def promise(self, key: str, mib: int) -> None:
         """Count a claim while there is none."""
@@ -115,7 +126,7 @@ def quota_problem(
     namespace = pod.record.namespace
     if pod.need is None:
         return ""
-    wanted = {pod.device_claim: needed_mib(pod.need)}
+    wanted = {pod.claim_key: needed_mib(pod.need)}
     gang = [
         one
         for one in pods
@@ -124,11 +135,8 @@ def quota_problem(
         and not one.record.terminating
     ]
     if pod.gang is not None and not any(one.record.node for one in gang):
-        wanted |= {one.device_claim: needed_mib(one.need) for one in gang if one.need is not None}
-    used = sum(
-        claimed_mib(claim)
-        for claim in claims
-        if claim.namespace == namespace and claim.name not in wanted
-    )
-    here = (quota for quota in quotas if quota.namespace == namespace)
-    return why_withheld(here, used=used, wanted=sum(wanted.values()))
+        wanted |= {one.claim_key: needed_mib(one.need) for one in gang if one.need is not None}
+    memory = ClaimedMemory()
+    for claim in claims:
+        memory.observe(claim, gone=False)
+    return memory.why_withheld((one for one in quotas if one.namespace == namespace), wanted)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 
-from fracgpu.device_claims.quota import MEMORY, needed_mib, why_withheld
+from fracgpu.device_claims.quota import MEMORY, needed_mib
 from fracgpu.k8s.workloads.quota import ResourceQuota
 from kube.informer import Change, ChangeType
 from scheduler.claims.cache import ClaimCache, UnboundPod
@@ -66,9 +66,7 @@ class ClaimQuota:
         wanted = {pod.info.claim_key: needed_mib(pod.info.need) for pod in pods if pod.info.need}
         if not wanted:
             return ""
-        namespace = pods[0].info.record.namespace
-        used = memory.by_namespace[namespace] - sum(map(memory.of, wanted))
-        why = why_withheld(self._quotas(namespace), used=used, wanted=sum(wanted.values()))
+        why = memory.why_withheld(self._quotas(pods[0].info.record.namespace), wanted)
         for key, mib in wanted.items():
             if why:
                 memory.end_promise(key)
