@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Mapping
-from datetime import datetime
 from itertools import chain
 from typing import Final
 
@@ -78,7 +77,6 @@ class DeviceClaim(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str
     name: str
     resource_version: str = ""
-    created_at: datetime | None = None
     terminating: bool = False
     managed: bool = False
     owner: PodReference | None = None
@@ -216,7 +214,6 @@ class _Meta(msgspec.Struct, rename="camel"):
     namespace: str = ""
     uid: str = ""
     resource_version: str = ""
-    creation_timestamp: datetime | None = None
     deletion_timestamp: str | None = None
     owner_references: list[OwnerReference] | None = None
     annotations: dict[str, str] | None = None
@@ -319,7 +316,6 @@ def decode_claim(body: bytes) -> DeviceClaim:
         namespace=meta.namespace,
         name=meta.name,
         resource_version=meta.resource_version,
-        created_at=meta.creation_timestamp,
         terminating=meta.deletion_timestamp is not None,
         managed=managed,
         owner=PodReference(name=owners[0].name, uid=owners[0].uid) if owners else None,

@@ -181,8 +181,14 @@ def describe_claim(pod: PodInfo, claim: DeviceClaim | None, *, withheld: str = "
         return f"claim {pod.device_claim} is not made yet; the leading scheduler makes it"
     if claim.holder != pod.record.uid:
         return f"claim {claim.name} was made by somebody else: delete claim and pod"
+    return _describe_own(pod, claim)
+
+
+def _describe_own(pod: PodInfo, claim: DeviceClaim) -> str:
     if claim.devices:
         return f"claim {claim.name} is allocated on {claim.node}"
+    if claim.terminating:
+        return f"claim {claim.name} is being deleted; it is made anew once its finalizers are gone"
     if claim.open and pod.pod_group:
         group = f"PodGroup {pod.pod_group}"
         return f"claim {claim.name} is open, so that kube-scheduler places all of {group} at once"

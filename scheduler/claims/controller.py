@@ -13,7 +13,7 @@ a second one, and the UID and version that a deletion names are those that we ha
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Set
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from heapq import heappop, heappush
@@ -110,6 +110,7 @@ class _Progress:
             else is evicted for it then. Empty while there is none, and once it was allocated any.
         searches: how often no victims were found for it, and when they are looked for again.
         failures: in a row.
+        retry_s: before which nothing is written for it, after a failure.
         due_s: when it is looked at again; None for when something changes.
         told: the last Event of each reason, and when it was written.
         why: why it has no claim, or an open one; the newest, whether an Event says it or not.
@@ -124,6 +125,7 @@ class _Progress:
     not_taken: str = ""
     searches: tuple[int, float] = (0, 0.0)
     failures: int = 0
+    retry_s: float = 0.0
     due_s: float | None = None
     told: dict[EventReason, tuple[str, float]] = field(default_factory=dict)
     why: str = ""
@@ -185,6 +187,7 @@ class ClaimController:
         self._wanted = asyncio.Event()
         self._busy: set[str] = set()
         self._again: set[str] = set()  # those of the busy that are due again
+        self._left: Set[str] = frozenset()  # UIDs of claims
         self._events: dict[tuple[str, EventReason], tuple[Regarding, str]] = {}
         self._event_wanted = asyncio.Event()
 
@@ -298,11 +301,10 @@ class ClaimController:
             return
         progress = self._progress.setdefault(uid, _Progress())
         claim = self._cache.claim_of(pod)
-        if self._awaits_own(progress, claim):
+        if self._awaits_own(progress, claim) or self._clock.monotonic() < progress.retry_s:
             return
         if claim is None:
-            if progress.due_s is None:  # else it has failed, and waits
-                await self._create(pod, progress)
+            await self._create(pod, progress)
         elif claim.holder != uid:
             why = (
                 f"claim {claim.name} was made by somebody else under the name that this pod was "
@@ -410,7 +412,10 @@ class ClaimController:
         self, pod: UnboundPod, claim: DeviceClaim, progress: _Progress, preemption: Preemption
     ) -> None:
         """Go on with a preemption, of which the claim lists the cards to be."""
-        over = self._preemptions.is_over(preemption)
+        # kube-scheduler goes by its taints as well, and those who leave may never end there.
+        over = not self._planner.may_run(pod, preemption.node) or self._preemptions.is_over(
+            preemption
+        )
         if not over and not preemption.evicted:
             progress.due_s = self._clock.monotonic() + _TICK_S
             threats = self._threats_to(preemption)
@@ -648,15 +653,14 @@ class ClaimController:
     def _forget(self, pod: UnboundPod) -> None:
         self._cache.forget(uid_of(pod))
 
-    def _retry(self, progress: _Progress) -> None:
+    def _retry(self, progress: _Progress, *, after_s: float = 0.0) -> None:
         progress.failures += 1
-        progress.due_s = self._clock.monotonic() + _RETRY.pause_s(progress.failures)
+        pause_s = _RETRY.pause_s(progress.failures) + min(after_s, _RETRY.longest_pause_s)
+        progress.retry_s = progress.due_s = self._clock.monotonic() + pause_s
 
     def _failed(self, pod: UnboundPod, progress: _Progress, error: Exception) -> None:
-        self._retry(progress)
-        if isinstance(error, TooManyRequests) and error.retry_after_s is not None:
-            assert progress.due_s is not None, "it is tried again"  # noqa: S101
-            progress.due_s += min(error.retry_after_s, _RETRY.longest_pause_s)
+        after_s = error.retry_after_s if isinstance(error, TooManyRequests) else None
+        self._retry(progress, after_s=after_s or 0.0)
         why = str(error) or f"no answer within {self._limit_s:g} s"
         self._on_outcome(ClaimOutcome.FAILED)
         log.warning("claim_not_written", pod=pod.info.record.key, error=why)
@@ -665,23 +669,23 @@ class ClaimController:
     # -- what is left over -----------------------------------------------------------------------
 
     async def sweep(self) -> None:
-        """Remove the claims that we made for pods which are gone, or have ended."""
-        left: list[DeviceClaim] = []
+        """Remove the claims that we made for pods which are gone, or have ended.
+
+        Those that were left at the last look as well: whoever removes claims by their owners has
+        had time to, by no clock but ours.
+        """
+        left: dict[str, DeviceClaim] = {}
         for at, claim in enumerate(tuple(self._cache.claims.values())):
             if at % _LOOKED_AT_AT_ONCE == _LOOKED_AT_AT_ONCE - 1:
                 await self._clock.sleep(0)
             if claim.managed and claim.owner is not None and not claim.terminating:
                 pod = self._find(claim.namespace, claim.owner.name)
-                if (pod is None or uid_of(pod) != claim.owner.uid) and self._is_old(claim):
-                    left.append(claim)
-        for claim in left:
+                if pod is None or uid_of(pod) != claim.owner.uid:
+                    left[claim.uid] = claim
+        before, self._left = self._left, left.keys()
+        for uid in left.keys() & before:
             if self._leads():
-                await self._remove(claim)
-
-    def _is_old(self, claim: DeviceClaim) -> bool:
-        """Report whether whoever removes claims by their owners has had time to."""
-        made = claim.created_at
-        return made is None or (self._clock.now() - made).total_seconds() >= _SWEEP_S
+                await self._remove(left[uid])
 
     async def _remove(self, claim: DeviceClaim) -> None:
         try:

@@ -139,11 +139,15 @@ class ClaimPlanner:
             if name not in without and _takes(node, pod.rules, labels)
         )
 
+    def may_run(self, pod: UnboundPod, node: str) -> bool:
+        """Report whether a pod may run on a node, whatever is free there."""
+        known = self._nodes.get(node)
+        return known is not None and _takes(known, pod.rules, _wanted_labels(pod.info))
+
     def fits(self, pod: UnboundPod, node: str) -> bool:
         """Report whether a node that a pod may run on has cards for it now."""
-        known = self._nodes.get(node)
-        may_run = known is not None and _takes(known, pod.rules, _wanted_labels(pod.info))
-        return may_run and isinstance(self._core.cards_on(pod.info, node), Placement)
+        found = self._core.cards_on(pod.info, node) if self.may_run(pod, node) else None
+        return isinstance(found, Placement)
 
     def held(self, pod: UnboundPod, *, without: Collection[str]) -> Plan | None:
         """Return what a claim has to list because Moves hold cards for the pod; None if none do."""

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from fracgpu.cards.card import CardUuid, NodeCards
 from fracgpu.device_claims.claim import DeviceClaim
 from fracgpu.device_claims.devices import cards_by_device
-from fracgpu.device_claims.holders import ClaimHolders, with_claims
+from fracgpu.device_claims.holders import ClaimHolders, describe_claim, with_claims
 from fracgpu.k8s.container import ContainerKind, ContainerSpec
 from fracgpu.state.allocation import CardAllocation, PodRecord
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
@@ -98,6 +98,16 @@ def test_a_claim_of_another_namespace_is_not_the_pods() -> None:
     (found,) = with_claims([a_pod()], [decoded(forged)], NODES)
 
     assert found.record.assignment is None
+
+
+def test_a_claim_that_somebodys_finalizer_keeps_is_said_to_hold_up_the_pod() -> None:
+    body = a_claim()
+    del body["status"]
+    body["metadata"]["deletionTimestamp"] = "2026-01-05T12:00:00Z"
+
+    why = describe_claim(a_pod(), decoded(body))
+
+    assert why.endswith("is being deleted; it is made anew once its finalizers are gone")
 
 
 def cards_of(node: str) -> Mapping[str, CardUuid]:

@@ -355,13 +355,20 @@ async def test_a_write_that_fails_is_tried_again(fault: Fault, many: int) -> Non
     assert sum(harness.free_mib("n1")) == 2_000
 
 
-async def test_a_server_that_is_busy_is_not_asked_more_often() -> None:
+@pytest.mark.parametrize("replaces", [False, True])
+async def test_a_server_that_is_busy_is_not_asked_more_often(replaces: bool) -> None:
     api = an_api()
     harness = ClaimsHarness(api)
+    if replaces:
+        api.put_pod(a_pod("p"))
+        await harness.settle()
+        api.writes.clear()
     api.faults = [busy] * 100
 
     async with harness.running():
         api.put_pod(a_pod("p"))
+        if replaces:
+            api.schedule(refuse=tuple(api.cards))
         await harness.clock.advance(60.0)
 
     # Pauses grow to ten seconds, and each answer asks for one more.
@@ -450,6 +457,8 @@ async def test_claims_of_pods_that_are_gone_are_removed() -> None:
     await harness.settle()
     api.claims["mine"] = {"metadata": {"name": "mine", "namespace": "default"}}
 
+    await harness.controller.sweep()
+    assert claim_name("gone") in api.claims  # the garbage collector has had no time yet
     await harness.controller.sweep()
 
     assert set(api.claims) == {claim_name("again"), claim_name("here"), "mine"}

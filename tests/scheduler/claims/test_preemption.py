@@ -223,6 +223,31 @@ async def test_room_elsewhere_ends_the_wait_for_those_who_leave() -> None:
     assert api.pods["high"]["spec"]["nodeName"] == "n2"
 
 
+@pytest.mark.parametrize("faults", [[], [fine, busy]])
+async def test_a_node_that_takes_no_more_pods_is_not_waited_for(faults: list[Fault]) -> None:
+    """Such as one that dies: whoever was evicted from it, or is to be, may never end."""
+    api, harness = await a_full_cluster(2)
+    api.faults = list(faults)
+    api.put_pod(a_pod("high", priority=HIGH))
+    await harness.settle()
+    if not faults:
+        await harness.look()
+    first = evicted(api)
+    assert len(first) == (0 if faults else 1)
+    (card,) = claim_of(api, "high").cards
+    node = "n1" if card == "GPU-n1-0" else "n2"
+    unreachable = {"key": "node.kubernetes.io/unreachable", "effect": "NoSchedule"}
+
+    harness.see_node(node, api.cards[node], gone=False, taints=[unreachable])
+    for _ in range(3):
+        await harness.look()
+
+    (other,) = {"n1", "n2"} - {node}
+    assert claim_of(api, "high").cards == {f"GPU-{other}-0"}
+    (last,) = [name for name, pod in api.pods.items() if pod["spec"].get("nodeName") == other]
+    assert evicted(api) == [*first, last]
+
+
 async def test_cards_that_kube_scheduler_does_not_take_are_not_kept_for_ever() -> None:
     api, harness = await a_full_cluster()
     api.put_pod(a_pod("high", priority=HIGH))
