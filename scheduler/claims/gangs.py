@@ -32,7 +32,7 @@ from scheduler.claims.planner import ClaimPlanner, Plan, plan_on, why_no_claim
 from scheduler.claims.preemption import Kept, Preemptions
 from scheduler.claims.quota import ClaimQuota
 from scheduler.core import SchedulerCore
-from scheduler.extender.gang_room import ROOM_S, GangSize, waits_for
+from scheduler.extender.gang_room import ROOM_S, GangSize, lacks_pods, waits_for
 from scheduler.extender.gangs import GangKey, key_of
 
 log = structlog.get_logger()
@@ -181,9 +181,10 @@ class ClaimGangs:
         size = key[1].size
         if gang.room is not None:
             return Withheld(waits_for(key[1], f"{size} others of its pods to be placed"))
-        there = self._there(key)
-        if len(there) < size:
-            return self._lacks_pods(key, gang, there)
+        there = len(self._there(key))
+        gated = sum(pod.gated for pod in self._core.gangs.pending(key).values())
+        if lacks := lacks_pods(key[1], there=there, gated=gated):
+            return self._lacks_pods(gang, there, lacks)
         if gang.searching:
             return Withheld()
         as_of, why_not = gang.refused
@@ -317,17 +318,11 @@ class ClaimGangs:
 
     # -- room ------------------------------------------------------------------------------------
 
-    def _lacks_pods(self, key: GangKey, gang: _Gang, there: Mapping[str, UnboundPod]) -> Withheld:
-        now_s = self._clock.monotonic()
-        if len(there) != gang.known:
-            gang.known = len(there)
-            gang.settled_s = now_s + _SETTLED_S
-        if gang.settled_s is not None:
-            return Withheld()
-        gated = sum(pod.gated for pod in self._core.gangs.pending(key).values())
-        also = f", and {gated} that are gated" if gated else ""
-        what = f"its pods ({len(there)} of {key[1].size} exist{also})"
-        return Withheld(waits_for(key[1], what), Because.PODS)
+    def _lacks_pods(self, gang: _Gang, there: int, why: str) -> Withheld:
+        if there != gang.known:
+            gang.known = there
+            gang.settled_s = self._clock.monotonic() + _SETTLED_S
+        return Withheld() if gang.settled_s is not None else Withheld(why, Because.PODS)
 
     async def _search(
         self, key: GangKey, gang: _Gang, listed: Mapping[str, UnboundPod]

@@ -38,6 +38,20 @@ def waits_for(gang: Gang, what: str) -> str:
     return f"{_KEPT} {gang.name}, which waits for {what}"
 
 
+def lacks_pods(gang: Gang, *, there: int, gated: int) -> str:
+    """Return in words that a gang waits for pods of its own; empty if it does not.
+
+    Args:
+        gang: the gang.
+        there: how many of its pods could be placed.
+        gated: how many more there are, which a scheduling gate keeps back.
+    """
+    if there >= gang.size:
+        return ""
+    also = f", and {gated} that are gated" if gated else ""
+    return waits_for(gang, f"its pods ({there} of {gang.size} exist{also})")
+
+
 @dataclass(slots=True)
 class GangSize:
     """How a gang is too large for the nodes, if it is, until *until_s*."""

@@ -40,7 +40,7 @@ from scheduler.cache.event_handlers import AnyPod
 from scheduler.cache.pod_marker import PodMarker
 from scheduler.extender.api import ExtenderArgs, FilterResult
 from scheduler.extender.filter import Extender
-from scheduler.extender.gang_room import ROOM_S, GangRoom, GangSize, waits_for
+from scheduler.extender.gang_room import ROOM_S, GangRoom, GangSize, lacks_pods, waits_for
 from scheduler.extender.pod_groups import PodGroups
 
 log = structlog.get_logger()
@@ -231,9 +231,9 @@ class Gangs:
             if uid in room.members:
                 return self._place_in(key, args)
             return _refusal(args, waits_for(gang, f"{gang.size} others of its pods to be placed"))
-        there = len(members.pending)
-        if there < gang.size:
-            return _refusal(args, waits_for(gang, f"its pods ({there} of {gang.size} exist)"))
+        gated = sum(pod.gated for pod in members.pending.values())
+        if lacks := lacks_pods(gang, there=len(members.pending) - gated, gated=gated):
+            return _refusal(args, lacks)
         if len(members.asked) < gang.size:
             return _refusal(args, waits_for(gang, f"the first try of each of its {gang.size} pods"))
         as_of, why_not = members.refused

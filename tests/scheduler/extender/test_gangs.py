@@ -97,6 +97,18 @@ async def test_a_gang_waits_for_its_pods_and_says_how_many_there_are() -> None:
     assert gang.held == 0
 
 
+async def test_a_gated_pod_of_a_gang_does_not_count_and_is_named() -> None:
+    gang = Gang(Harness(cards=4), size=3)
+    gang.create()
+    gang.cluster.api.pods["g2"]["spec"]["schedulingGates"] = [{"name": "queue"}]
+    gang.cluster.see("g2")
+
+    await gang.ask("g0")
+    answer = await gang.ask("g1")
+
+    assert "waits for its pods (2 of 3 exist, and 1 that are gated)" in answer.reason
+
+
 async def test_the_last_pod_that_is_tried_gets_room_for_all_of_them() -> None:
     gang = Gang(Harness(cards=4), size=3)
     gang.create()
