@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Final
 
+import msgspec
+
 from fracgpu import names
 from fracgpu.cards.node_marks import shares
 from fracgpu.doctor.cures import install_again
@@ -23,7 +25,9 @@ from fracgpu.doctor.finding import Check, Finding, error, warning
 from fracgpu.doctor.installation import APP_LABEL, SCHEDULER, uses_claims
 from fracgpu.doctor.ranking import ALL_AGENTS, EXTENDER_LEADER, INSTALLED, agent_on
 from fracgpu.errors import counted
+from fracgpu.k8s.pod import PodSpec
 from fracgpu.k8s.release import Release, release_of
+from fracgpu.state.pod_info import device_claim_of
 
 _SINCE: Final = Release(1, 36)
 _GATE: Final = "DRAConsumableCapacity"
@@ -96,7 +100,7 @@ def _claims(facts: Facts) -> Iterator[Finding]:
     late = [
         pod
         for pod in known(facts.waiting)
-        if (name := _claim_of(pod))
+        if (name := device_claim_of(msgspec.convert(pod["spec"], PodSpec)))
         and names.GANG not in (pod["metadata"].get("annotations") or {})  # it waits for the others
         and (pod["metadata"]["namespace"], name) not in there
         and (made := time_of(pod["metadata"].get("creationTimestamp"))) is not None
@@ -122,15 +126,6 @@ def _claims(facts: Facts) -> Iterator[Finding]:
                 cure=f"delete the pods that do not own the claim; the policy "
                 f"fracgpu-claim-references keeps new ones from it ({_PAGE})",
             )
-
-
-def _claim_of(pod: Json) -> str:
-    claims = (
-        str(entry.get("resourceClaimName") or "")
-        for entry in pod.get("spec", {}).get("resourceClaims") or ()
-        if entry.get("name") == names.POD_CLAIM
-    )
-    return next(filter(names.is_made_for_a_pod, claims), "")
 
 
 SERVED: Final = "claims"

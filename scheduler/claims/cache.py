@@ -118,6 +118,16 @@ class ClaimCache:
         """Return the claim that a pod names, whoever made it; None if there is none."""
         return self.claims.get(pod.info.claim_key)
 
+    def own_claim_of(self, pod: UnboundPod) -> DeviceClaim | None:
+        """Return the claim that a pod names, if we made it for this pod; else None."""
+        claim = self.claim_of(pod)
+        return claim if claim is not None and claim.holder == uid_of(pod) else None
+
+    def listed_claim_of(self, pod: UnboundPod) -> DeviceClaim | None:
+        """Return a pod's own claim while kube-scheduler may still allocate it; else None."""
+        claim = self.own_claim_of(pod)
+        return None if claim is None or claim.allocated or claim.terminating else claim
+
     @property
     def holders(self) -> Iterable[BoundPod]:
         """What holds cards by a claim, each as a pod, for the comparison with the ledger."""
@@ -231,14 +241,8 @@ class ClaimCache:
         kube-scheduler may take others of the list; that is observed as soon as it has.
         """
         pod = self.pods.get(uid)
-        claim = None if pod is None else self.claim_of(pod)
-        if (
-            pod is None
-            or claim is None
-            or claim.holder != uid
-            or claim.allocated
-            or claim.terminating
-        ):
+        claim = None if pod is None else self.listed_claim_of(pod)
+        if pod is None or claim is None:
             return
         choice = claim.first_choice
         cards = [part.card for parts in choice.values() for part in parts]

@@ -448,11 +448,8 @@ class ClaimController:
                 writes = uid in self._busy or progress.made
                 threatens = bool(writes) and progress.planned < kept.number
             else:
-                threatens = (
-                    claim.holder == uid
-                    and not claim.allocated
-                    and not claim.terminating
-                    and self._preemptions.is_threat(pod, claim, planned=progress.planned)
+                threatens = self._cache.listed_claim_of(pod) is claim and (
+                    self._preemptions.is_threat(pod, claim, planned=progress.planned)
                 )
             found += [uid] if threatens else []
         return found

@@ -420,10 +420,7 @@ class ClaimGangs:
         return {
             uid: pod
             for uid, pod in self._pending(key)
-            if (claim := self._cache.claim_of(pod)) is not None
-            and claim.holder == uid
-            and not claim.allocated
-            and not claim.terminating
+            if self._cache.listed_claim_of(pod) is not None
         }
 
     def _placed(self, key: GangKey) -> Set[str]:
@@ -435,5 +432,5 @@ class ClaimGangs:
 
     def _is_allocated(self, uid: str) -> bool:
         pod = self._cache.pods.get(uid)
-        claim = None if pod is None else self._cache.claim_of(pod)
-        return claim is not None and claim.holder == uid and claim.allocated
+        claim = None if pod is None else self._cache.own_claim_of(pod)
+        return claim is not None and claim.allocated

@@ -146,9 +146,9 @@ class Preemptions:
 
     def adopt(self) -> None:
         """Go on with what the leader before us began, as far as the claims say it."""
-        for uid, pod in self._cache.pods.items():
-            claim = self._cache.claim_of(pod)
-            if claim is None or claim.holder != uid or claim.allocated or not claim.cards:
+        for pod in self._cache.pods.values():
+            claim = self._cache.listed_claim_of(pod)
+            if claim is None or not claim.cards:
                 continue
             nodes = self._cache.nodes_of(claim)
             if len(nodes) != 1:
