@@ -23,6 +23,7 @@ from deviceplugin.nri.interface import (
     Refused,
     RuntimeUnavailable,
 )
+from tests.fakes.clock import ShiftedClock
 from tests.support.containerd import a_containerd
 from tests.support.nri import (
     AnyRuntime,
@@ -247,15 +248,17 @@ async def test_a_mount_that_only_a_plugin_makes_good_starts_nothing_without_it(
 async def test_a_plugin_that_answers_late_is_left_out_and_connects_again(
     runtime: AnyRuntime,
 ) -> None:
-    go_on = threading.Event()
+    go_on, clock = threading.Event(), ShiftedClock()
 
     def answer_late(_pod: PodSandbox, container: Container) -> Adjustment:
         if container.name == "slow":
             assert go_on.wait(60)
+            # Late by the plugin's own clock too: it began to wait after the runtime did.
+            clock.passed_s += 60
         return Adjustment(env={"ADJUSTED": container.name})
 
     recorder = Recorder(on_create=answer_late)
-    async with connected(runtime.socket, recorder) as running:
+    async with connected(runtime.socket, recorder, clock=clock) as running:
         pod = await a_pod(runtime)
         slow = await runtime.create(pod, "slow")
         before = len(running.statuses)

@@ -1,11 +1,11 @@
-"""A clock that stands still until a test advances it."""
+"""Clocks that a test advances: one that stands still, and the machine's with an offset."""
 
 import asyncio
 import heapq
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from process.clock import Clock
+from process.clock import Clock, SystemClock
 
 NOON: Final = datetime(2026, 1, 5, 12, 0, tzinfo=UTC)
 _SETTLE_TURNS: Final = 50
@@ -67,3 +67,17 @@ class VirtualClock(Clock):
     async def _settle(self) -> None:
         for _ in range(_SETTLE_TURNS):
             await asyncio.sleep(0)
+
+
+class ShiftedClock(SystemClock):
+    """The machine's clock with an offset: after it was set, or after a time has passed."""
+
+    def __init__(self) -> None:
+        self.shift_s = 0.0
+        self.passed_s = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.passed_s
+
+    def now(self) -> datetime:
+        return super().now() + timedelta(seconds=self.shift_s)

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from deviceplugin.nri.interface import (
     Adjustment,
@@ -195,10 +195,8 @@ async def a_plugin(
 
 
 @asynccontextmanager
-async def connected(
-    socket: Path, handler: Handler, *, name: str = "fracgpu"
-) -> AsyncIterator[RunningPlugin]:
+async def connected(socket: Path, handler: Handler, **options: Any) -> AsyncIterator[RunningPlugin]:
     """Run a plugin that the runtime asks from the beginning of the context on."""
-    async with a_plugin(socket, handler, name=name) as running:
+    async with a_plugin(socket, handler, **options) as running:
         await running.wait(Connection.CONNECTED)
         yield running

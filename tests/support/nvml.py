@@ -119,6 +119,7 @@ class Standin:
         self._file = file
         self._log = log
         self._child = child
+        self._asking = asyncio.Lock()
         self._values: dict[str, object] = {}
 
     def logged(self, event: str) -> list[dict[str, Any]]:
@@ -135,15 +136,16 @@ class Standin:
             self._values.update(part)
         write_values(self._file, self._values)
 
-    async def ask(self, command: str, *, limit_s: float = 20.0) -> Any:
-        """Send the child a command and return its answer.
+    async def ask(self, command: str, *, limit_s: float = 60.0) -> Any:
+        """Send the child a command and return its answer; one at a time, as they are told apart.
 
         Raises:
             Unavailable: the cards cannot be read.
         """
-        self._child.send(command)
-        async with asyncio.timeout(limit_s):
-            reply = await asyncio.to_thread(self._child.recv)
+        async with self._asking:
+            self._child.send(command)
+            async with asyncio.timeout(limit_s):
+                reply = await asyncio.to_thread(self._child.recv)
         if "unavailable" in reply:
             raise Unavailable(reply["unavailable"])
         if "ends" in reply:

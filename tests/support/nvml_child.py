@@ -5,7 +5,6 @@ import ctypes
 import dataclasses
 import os
 import sys
-from datetime import datetime, timedelta
 from enum import Enum
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -18,8 +17,8 @@ from deviceplugin.cards.nvml.reader import NvmlReader
 from fracgpu.cards.card import CardUuid
 from fracgpu.units import Mib
 from process import logs
-from process.clock import SystemClock
 from process.lifecycle import EndProcess
+from tests.fakes.clock import ShiftedClock
 
 
 def plain(value: Any) -> Any:
@@ -35,20 +34,6 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
     return value
-
-
-class ShiftedClock(SystemClock):
-    """The machine's clock with an offset: after it was set, or after a time has passed."""
-
-    def __init__(self) -> None:
-        self.shift_s = 0.0
-        self.passed_s = 0.0
-
-    def monotonic(self) -> float:
-        return super().monotonic() + self.passed_s
-
-    def now(self) -> datetime:
-        return super().now() + timedelta(seconds=self.shift_s)
 
 
 async def answer(reader: NvmlReader, command: str, argument: str) -> Any:
