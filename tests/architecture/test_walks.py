@@ -5,7 +5,6 @@ import json
 import ssl
 from collections.abc import Collection, Iterable
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from certs.authority import make_ca, make_client, make_serving
 from fracgpu import names
 from fracgpu.cards.card import CardUuid
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
@@ -22,11 +20,11 @@ from fracgpu.state.move_object import MovePhase
 from kube.access import connect
 from kube.client import KubeClient
 from kube.kinds import NAMESPACES, PODS, SECRETS
-from process.tls import private_file
 from rebalancer.usage import promql
 from rebalancer.usage.measured import Measured, MeasuredUsage
 from rebalancer.usage.prometheus import Prometheus
 from simulator.apiserver.server import ApiServer
+from tests.certs.tls_harness import a_ca, a_client, a_leaf, trusting
 from tests.fakes.prometheus import knowing, serving
 from tests.scheduler.test_service import Replica
 from tests.support.gpu import a_gpu_pod, a_sharing_node, register
@@ -116,15 +114,12 @@ class Scheduling:
         return walk
 
 
-def secret_of(now: datetime) -> tuple[dict[str, Any], ssl.SSLContext]:
+def a_secret() -> tuple[dict[str, Any], ssl.SSLContext]:
     """Return the extender's Secret, and what a caller has to present and to trust."""
-    ca = make_ca(name="test CA", now=now, life=timedelta(hours=1))
-    leaf = make_serving(ca, names=("127.0.0.1",), now=now, life=timedelta(hours=1))
-    own = make_client(ca, name="kube-scheduler", now=now, life=timedelta(hours=1))
+    ca = a_ca()
+    leaf = a_leaf(ca)
     data = {"tls.crt": leaf.cert_pem, "tls.key": leaf.key_pem, "ca.crt": ca.cert_pem}
-    trust = ssl.create_default_context(cadata=ca.cert_pem.decode())
-    with private_file(own.cert_pem + own.key_pem) as path:
-        trust.load_cert_chain(path)
+    trust = trusting(ca.cert_pem, client=a_client(ca))
     encoded = {key: base64.b64encode(value).decode() for key, value in data.items()}
     where = {"name": "tls", "namespace": names.SYSTEM_NAMESPACE}
     return {"metadata": where, "data": encoded}, trust
@@ -139,8 +134,7 @@ def test_a_walk_is_short(title: str) -> None:
 
 @pytest.mark.timeout(120)
 async def test_from_filter_to_bind(tmp_path: Path) -> None:
-    now = datetime.now(tz=UTC)  # noqa: TID251 - TLS libraries compare with the machine's clock
-    secret, trust = secret_of(now)
+    secret, trust = a_secret()
     walks: list[Walk] = []
     async with ApiServer.start() as api:
         kubeconfig = api.kubeconfig(tmp_path / "kubeconfig")

@@ -2,7 +2,6 @@
 
 import base64
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,13 +9,13 @@ import pytest
 from kube.client import KubeClient, PatchType
 from kube.errors import Forbidden, Invalid, KubeError, NotFound, Unavailable
 from kube.kinds import MUTATING_WEBHOOKS, PODS, VALIDATING_WEBHOOKS, Kind
+from tests.certs.tls_harness import a_ca
 from tests.support.objects import Json, a_pod, running
 from tests.support.waiting import until
 from tests.support.webhook import (
     AdmissionWebhook,
     allow,
     an_admission_webhook,
-    new_ca,
     patching,
     refusing,
 )
@@ -25,8 +24,8 @@ HOOK = "pods.contract.example"
 
 
 @pytest.fixture
-async def webhook(tmp_path: Path) -> AsyncIterator[AdmissionWebhook]:
-    async with an_admission_webhook(tmp_path) as webhook:
+async def webhook() -> AsyncIterator[AdmissionWebhook]:
+    async with an_admission_webhook() as webhook:
         yield webhook
 
 
@@ -261,7 +260,7 @@ async def test_a_webhook_whose_certificate_is_not_of_its_bundle_is_not_trusted(
 ) -> None:
     await registrar.register(webhook.client_config)
     await asked(client, namespace, webhook)
-    stranger = base64.b64encode(new_ca().cert_pem).decode()
+    stranger = base64.b64encode(a_ca().cert_pem).decode()
     await registrar.change(webhook.client_config | {"caBundle": stranger})
 
     async def refused() -> bool:

@@ -258,7 +258,7 @@ async def held_up_before_admission(harness: Harness) -> AsyncIterator[tuple[str,
 @asynccontextmanager
 async def held_up_after_admission(harness: Harness) -> AsyncIterator[tuple[str, HeldUp]]:
     """Yield the URL of an API server that admits a Binding of the pod *first*, and stalls then."""
-    async with stalling_webhook(harness.admin, "first", harness.workdir) as webhook:
+    async with stalling_webhook(harness.admin, "first") as webhook:
 
         async def release() -> None:
             answered = await answered_bindings(harness)

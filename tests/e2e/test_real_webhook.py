@@ -1,7 +1,5 @@
 """The webhook on a real kube-apiserver: what a user applies, and the result."""
 
-import base64
-import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -9,20 +7,18 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from aiohttp import web
 
 from fracgpu import names
 from kube.kinds import CONFIGMAPS, MUTATING_WEBHOOKS, NAMESPACES, PODS
-from process.tls import ServingTls
 from simulator.envtest.control_plane import ControlPlane
 from simulator.envtest.prometheus import RealPrometheus
-from tests.certs.tls_harness import a_leaf
 from tests.support.gpu import a_sharing_node, register, some_cards
 from tests.support.kubectl import Kubectl
 from tests.support.policed import workloads as annotated_workloads
 from tests.support.promtool import RULES
 from tests.support.real_apiserver import real_api_server
 from tests.support.waiting import until
+from tests.support.webhook import an_admission_webhook, patching
 from tests.webhook.builders import Json, a_container, a_pod
 from tests.webhook.cluster import Harness, a_harness, running, says
 
@@ -157,50 +153,12 @@ async def a_mesh(
 
     Webhooks are called in the order of the names of their configurations.
     """
-
-    async def review(request: web.Request) -> web.Response:
-        asked = (await request.json())["request"]
-        proxy = a_container("proxy")
-        patch = [
-            {"op": "add", "path": "/spec/containers/0", "value": proxy},
+    async with an_admission_webhook() as webhook:
+        webhook.answer = patching(
+            {"op": "add", "path": "/spec/containers/0", "value": a_container("proxy")},
             {"op": "add", "path": "/spec/nodeSelector", "value": selector},
-        ]
-        answer = {
-            "uid": asked["uid"],
-            "allowed": True,
-            "patchType": "JSONPatch",
-            "patch": base64.b64encode(json.dumps(patch).encode()).decode(),
-        }
-        kind = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"}
-        return web.json_response({**kind, "response": answer})
-
-    leaf, tls = a_leaf(harness.ca, "127.0.0.1"), ServingTls()
-    tls.replace(cert_pem=leaf.cert_pem, key_pem=leaf.key_pem)
-    app = web.Application()
-    app.router.add_post("/", review)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls.context).start()
-        hook = {
-            "name": "mesh.example.com",
-            "admissionReviewVersions": ["v1"],
-            "sideEffects": "None",
-            "clientConfig": {
-                "url": f"https://127.0.0.1:{runner.addresses[0][1]}/",
-                "caBundle": base64.b64encode(harness.ca.cert_pem).decode(),
-            },
-            "rules": [
-                {
-                    "apiGroups": [""],
-                    "apiVersions": ["v1"],
-                    "operations": ["CREATE"],
-                    "resources": ["pods"],
-                }
-            ],
-        }
-        body = {"metadata": {"name": name}, "webhooks": [hook]}
-        await harness.client.create(MUTATING_WEBHOOKS, body)
+        )
+        await harness.client.create(MUTATING_WEBHOOKS, webhook.configuration(name, "pods"))
 
         async def called() -> bool:
             pod = named(a_pod(a_container("plain")), "probe")
@@ -209,8 +167,6 @@ async def a_mesh(
 
         await until(called, what="the mesh's webhook is called")
         yield
-    finally:
-        await runner.cleanup()
 
 
 def halves() -> dict[str, Json]:

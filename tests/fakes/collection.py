@@ -9,6 +9,8 @@ from typing import Any
 
 from aiohttp import web
 
+from tests.support.scripted import serving
+
 Json = dict[str, Any]
 _END = b""
 
@@ -159,11 +161,8 @@ async def a_collection() -> AsyncIterator[tuple[Collection, str]]:
     app = web.Application()
     app.router.add_get("/{tail:.*}", collection.handle)
     # A watch ends for the server, too, when its client disconnects.
-    runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        yield collection, f"http://127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        collection.cut()
-        await runner.cleanup()
+    async with serving(app, handler_cancellation=True) as port:
+        try:
+            yield collection, f"http://127.0.0.1:{port}"
+        finally:
+            collection.cut()

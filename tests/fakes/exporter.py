@@ -1,14 +1,16 @@
 """A small exporter with a test's text: what a node agent serves, or what it must not."""
 
-import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Self
 
+from aiohttp import web
+
+from tests.support.scripted import a_server
+
 
 class Exporter:
-    """Serves :attr:`text`, or what it returns, on ``/metrics``; another status than 200 refuses."""
+    """Serves :attr:`text`, or what it returns, on any path; another status than 200 refuses."""
 
     def __init__(self) -> None:
         self.text: str | Callable[[], str] = ""
@@ -21,22 +23,11 @@ class Exporter:
     async def start(cls) -> AsyncIterator[Self]:
         """Serve on a free loopback port until the block ends."""
         exporter = cls()
-        server = await asyncio.start_server(exporter._answer, "127.0.0.1", 0)
-        exporter.address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        async with server:
+        async with a_server(exporter._answer) as server:
+            exporter.address = server.url.removeprefix("http://")
             yield exporter
 
-    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
-            await reader.readuntil(b"\r\n\r\n")
-            self.scrapes += 1
-            body = (self.text if isinstance(self.text, str) else self.text()).encode()
-            head = (
-                f"HTTP/1.1 {self.status} X\r\nContent-Type: text/plain; version=0.0.4\r\n"
-                f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
-            )
-            writer.write(head.encode() + body)
-            await writer.drain()
-        writer.close()
-        with contextlib.suppress(ConnectionError):
-            await writer.wait_closed()
+    async def _answer(self, _request: web.Request) -> web.Response:
+        self.scrapes += 1
+        text = self.text if isinstance(self.text, str) else self.text()
+        return web.Response(status=self.status, text=text)

@@ -8,6 +8,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from tests.support.tcp import a_connection, a_tcp_server
+
 Behaviour = Callable[[asyncio.StreamWriter], Awaitable[None]]
 
 
@@ -101,31 +103,14 @@ async def serving(
 ) -> AsyncIterator[tuple[str, list[str]]]:
     """Serve on loopback; yield the base address and the heads of all *requests* so far."""
     requests = [] if requests is None else requests
-    handlers: set[asyncio.Task[Any]] = set()
 
-    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        handlers.add(task)
-        try:
-            with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
-                requests.append((await reader.readuntil(b"\r\n\r\n")).decode())
-                await behave(writer)
-        except asyncio.CancelledError:  # the test is over, and so is this task
-            writer.transport.abort()
-            return
-        writer.close()
-        with contextlib.suppress(ConnectionError):
-            await writer.wait_closed()
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            requests.append((await reader.readuntil(b"\r\n\r\n")).decode())
+            await behave(writer)
 
-    server = await asyncio.start_server(handle, "127.0.0.1", 0)
-    try:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", requests
-    finally:
-        server.close()
-        for task in handlers:
-            task.cancel()
-        await asyncio.wait(handlers) if handlers else None
+    async with a_tcp_server(talk) as (host, port):
+        yield f"http://{host}:{port}", requests
 
 
 Fault = Callable[[str, Any], Any]
@@ -163,11 +148,8 @@ class Proxy:
         await behave(writer)
 
     async def _ask(self, target: str) -> tuple[int, Any]:
-        host, port = self._upstream.hostname, self._upstream.port
-        reader, writer = await asyncio.open_connection(host, port)
-        try:
+        host, port = self._upstream.hostname or "", self._upstream.port or 80
+        async with a_connection(host, port) as (reader, writer):
             writer.write(f"GET {target} HTTP/1.0\r\nHost: {host}\r\n\r\n".encode())
             head = (await reader.readuntil(b"\r\n\r\n")).decode()
             return int(head.split(" ")[1]), json.loads(await reader.read())
-        finally:
-            writer.close()

@@ -5,18 +5,16 @@ import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 
 from aiohttp import web
 
-from certs.authority import make_ca, make_serving
 from process.http2.connections import ALPN, Http2Connections
 from process.http2.request import Http2Limits, Request
 from process.telemetry import Answer, HttpServer
 from process.tls import ServingTls
+from tests.certs.tls_harness import a_ca, a_leaf
 from tests.support.http2_caller import Http2Caller
 
-NOW = datetime.now(tz=UTC)  # noqa: TID251 - TLS libraries compare with the machine's clock
 LIMIT = 100_000
 DEFAULTS = Http2Limits()
 JSON = "application/json"
@@ -24,8 +22,8 @@ JSON = "application/json"
 
 def a_trusted_pair() -> tuple[ServingTls, Callable[[], ssl.SSLContext]]:
     """Return a server's TLS, and what makes a caller's."""
-    ca = make_ca(name="test CA", now=NOW, life=timedelta(hours=1))
-    leaf = make_serving(ca, names=("127.0.0.1",), now=NOW, life=timedelta(hours=1))
+    ca = a_ca()
+    leaf = a_leaf(ca)
     tls = ServingTls(alpn=ALPN)
     tls.replace(cert_pem=leaf.cert_pem, key_pem=leaf.key_pem)
     return tls, lambda: ssl.create_default_context(cadata=ca.cert_pem.decode())

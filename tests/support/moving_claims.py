@@ -24,7 +24,7 @@ from tests.support.claims_agent import claims_agent
 from tests.support.objects import Json
 from tests.support.real_claims import real_claims
 from tests.support.real_scheduler import Harness
-from tests.support.webhook import AdmissionWebhook, allow, an_admission_webhook, patching
+from tests.support.webhook import allow, an_admission_webhook, patching
 
 
 @asynccontextmanager
@@ -34,7 +34,7 @@ async def moving_claims(
     """Start a control plane, our scheduler role, and an agent for each node; or skip the test."""
     async with (
         real_claims(workdir, fleet) as cluster,
-        an_admission_webhook(workdir) as webhook,
+        an_admission_webhook() as webhook,
         AsyncExitStack() as agents,
     ):
         client = cluster.client
@@ -42,7 +42,7 @@ async def moving_claims(
         for node, cards in fleet.items():
             await agents.enter_async_context(claims_agent(client, node, cards))
         webhook.answer = _as_claim
-        await client.create(MUTATING_WEBHOOKS, _configuration(webhook))
+        await client.create(MUTATING_WEBHOOKS, webhook.configuration("claims", "pods"))
         async with cluster.controller() as roles:
             yield Harness(
                 api=cluster.api,
@@ -51,23 +51,6 @@ async def moving_claims(
                 telemetry_port=roles.telemetry["scheduler"],
                 extender_port=0,
             )
-
-
-def _configuration(webhook: AdmissionWebhook) -> Json:
-    rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"]}
-    return {
-        "metadata": {"name": "claims"},
-        "webhooks": [
-            {
-                "name": "claims.tests.fracgpu.io",
-                "admissionReviewVersions": ["v1"],
-                "sideEffects": "None",
-                "failurePolicy": "Fail",
-                "clientConfig": webhook.client_config,
-                "rules": [{**rule, "resources": ["pods"]}],
-            }
-        ],
-    }
 
 
 def _as_claim(request: Json) -> Json:

@@ -11,6 +11,8 @@ from uuid import uuid4
 
 from aiohttp import web
 
+from tests.support.scripted import serving
+
 
 class Registry:
     """What was pushed: blobs by digest, and manifests by their tag or digest."""
@@ -42,14 +44,8 @@ class Registry:
         )
         for method, path, handler in routes:
             app.router.add_route(method, path, handler)
-        runner = web.AppRunner(app, access_log=None)
-        await runner.setup()
-        try:
-            await web.TCPSite(runner, "127.0.0.1", port).start()
-            self.port = runner.addresses[0][1]
+        async with serving(app, port=port) as self.port:
             yield
-        finally:
-            await runner.cleanup()
 
     @property
     def address(self) -> str:

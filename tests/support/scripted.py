@@ -1,6 +1,7 @@
 """HTTP and TCP servers on loopback that do exactly what a test specifies."""
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -46,18 +47,27 @@ class ScriptedServer:
 
 
 @asynccontextmanager
+async def serving(
+    app: web.Application, *, port: int = 0, tls: ssl.SSLContext | None = None, **options: Any
+) -> AsyncIterator[int]:
+    """Serve an application on loopback while the block runs; yield its port."""
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, **options)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", port, ssl_context=tls).start()
+        yield runner.addresses[0][1]
+    finally:
+        await runner.cleanup()
+
+
+@asynccontextmanager
 async def a_server(handler: Handler) -> AsyncIterator[ScriptedServer]:
     server = ScriptedServer(handler)
     app = web.Application()
     app.router.add_route("*", "/{tail:.*}", server.handle)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        server.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    async with serving(app) as port:
+        server.url = f"http://127.0.0.1:{port}"
         yield server
-    finally:
-        await runner.cleanup()
 
 
 def answering(*answers: web.Response | Callable[[], web.Response]) -> Handler:

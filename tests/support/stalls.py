@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 from kube.client import KubeClient
@@ -34,23 +33,12 @@ class StallingWebhook:
 
 
 @asynccontextmanager
-async def stalling_webhook(
-    client: KubeClient, pod: str, workdir: Path
-) -> AsyncIterator[StallingWebhook]:
-    """Serve and register one; the API server waits for 30 s, the longest timeout it allows."""
+async def stalling_webhook(client: KubeClient, pod: str) -> AsyncIterator[StallingWebhook]:
+    """Serve and register one; the API server waits for 30 s."""
     stalling = StallingWebhook(pod)
-    async with an_admission_webhook(workdir) as served:
+    async with an_admission_webhook() as served:
         served.answer = stalling.review
-        rules = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods/binding"]}
-        entry = {
-            "name": "stall.example.org",
-            "clientConfig": served.client_config,
-            "rules": [{**rules, "operations": ["CREATE"]}],
-            "sideEffects": "None",
-            "admissionReviewVersions": ["v1"],
-            "timeoutSeconds": 30,
-        }
-        body = {"metadata": {"name": "stall"}, "webhooks": [entry]}
+        body = served.configuration("stall", "pods/binding")
         await client.create(VALIDATING_WEBHOOKS, body)
         try:
             yield stalling

@@ -2,25 +2,19 @@
 
 import asyncio
 import base64
-import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import msgspec
 from aiohttp import web
 
-from certs.authority import Pair, make_ca, make_serving
+from tests.certs.tls_harness import a_ca, a_leaf
+from tests.certs.tls_harness import serving as presenting
+from tests.support.scripted import serving
 
 Json = dict[str, Any]
-LIFE = timedelta(days=30)
-
-
-def new_ca() -> Pair:
-    return make_ca(name="test webhook CA", now=datetime.now(tz=UTC), life=LIFE)  # noqa: TID251
 
 
 @dataclass
@@ -35,6 +29,19 @@ class AdmissionWebhook:
     @property
     def client_config(self) -> Json:
         return {"url": self.url, "caBundle": base64.b64encode(self.ca_pem).decode()}
+
+    def configuration(self, name: str, resource: str) -> Json:
+        """Return a configuration that asks it about each creation of a core resource."""
+        rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"]}
+        entry = {
+            "name": f"{name}.example.com",
+            "admissionReviewVersions": ["v1"],
+            "sideEffects": "None",
+            "timeoutSeconds": 30,  # the longest that an API server allows
+            "clientConfig": self.client_config,
+            "rules": [{**rule, "resources": [resource]}],
+        }
+        return {"metadata": {"name": name}, "webhooks": [entry]}
 
 
 def allow(request: Json) -> Json:
@@ -54,16 +61,9 @@ def refusing(message: str, *, code: int | None = None) -> Callable[[Json], Json]
 
 
 @asynccontextmanager
-async def an_admission_webhook(workdir: Path) -> AsyncIterator[AdmissionWebhook]:
+async def an_admission_webhook() -> AsyncIterator[AdmissionWebhook]:
     """Serve a webhook on loopback, with a certificate of its own CA."""
-    ca = new_ca()
-    now = datetime.now(tz=UTC)  # noqa: TID251 - the API server looks at the real time
-    serving = make_serving(ca, names=["127.0.0.1"], now=now, life=LIFE)
-    cert_file, key_file = workdir / "webhook.crt", workdir / "webhook.key"
-    cert_file.write_bytes(serving.cert_pem)
-    key_file.write_bytes(serving.key_pem)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(cert_file, key_file)
+    ca = a_ca()
     webhook = AdmissionWebhook(url="", ca_pem=ca.cert_pem, answer=allow)
     connections: set[asyncio.Transport] = set()
 
@@ -84,15 +84,11 @@ async def an_admission_webhook(workdir: Path) -> AsyncIterator[AdmissionWebhook]
 
     app = web.Application()
     app.router.add_post("/review", review)
-    runner = web.AppRunner(app, shutdown_timeout=1.0)
-    await runner.setup()
     try:
-        site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context)
-        await site.start()
-        webhook.url = f"https://127.0.0.1:{runner.addresses[0][1]}/review"
-        yield webhook
+        async with serving(app, tls=presenting(a_leaf(ca)).context) as port:
+            webhook.url = f"https://127.0.0.1:{port}/review"
+            yield webhook
     finally:
-        await runner.cleanup()
         # By TLS a closed connection waits for the caller to close it as well; the test does not.
         for connection in connections:
             connection.abort()

@@ -28,10 +28,10 @@ from rebalancer.moves.observer import (
     why_stuck,
 )
 from rebalancer.moves.steps import DELETION_COST, LOWEST_COST, OwnerFacts, StepContext
-from simulator.envtest.ports import free_ports
 from tests.fakes.clock import NOON
 from tests.support.rebalancing import ACTIVE, COOL_CARD, a_disruption_state, a_move, a_placed_pod
 from tests.support.records import a_record
+from tests.support.scripted import a_server
 
 RECORD = a_record(move=a_move(pod_uid="pod-a", owner_uid="owner-1"), created=NOON)
 LATER = NOON + timedelta(seconds=20)
@@ -144,19 +144,10 @@ async def test_an_object_that_cannot_be_read_is_left_to_the_next_cycle(kind: str
             return web.Response(text="<html>sign in</html>", content_type="text/html")
         return web.json_response({"kind": "Status", "code": 404, "reason": "NotFound"}, status=404)
 
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", answer)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-    await runner.setup()
-    (port,) = free_ports(1)
     context = StepContext(state=a_disruption_state(), nodes={}, policy=ACTIVE, now=NOON)
-    try:
-        await web.TCPSite(runner, "127.0.0.1", port).start()
-        async with connect_to(f"http://127.0.0.1:{port}") as client:
-            with pytest.raises(KubeDecodeError):
-                await Observer(client).observe(RECORD, context)
-    finally:
-        await runner.cleanup()
+    async with a_server(answer) as server, connect_to(server.url) as client:
+        with pytest.raises(KubeDecodeError):
+            await Observer(client).observe(RECORD, context)
 
 
 NAMESPACE, HASH = "ml", "5d4f8c"

@@ -7,23 +7,22 @@ import json
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 
-from certs.authority import make_ca, make_client, make_serving
 from component.leader_gate import LeaderGate
 from fracgpu.names import GANG
 from process.http2.connections import ALPN
 from process.telemetry import Readiness
-from process.tls import ServingTls, private_file
+from process.tls import ServingTls
 from scheduler.extender.api import FilterResult, ProtocolError
 from scheduler.extender.filter import StaleCacheRetry, narrowed
 from scheduler.extender.server import ExtenderServer
 from scheduler.metrics import RequestActivity
+from tests.certs.tls_harness import a_ca, a_client, a_leaf, trusting
 from tests.component.test_leader_gate import AnElection
 from tests.scheduler.harness import Harness
 from tests.support.gpu import a_gpu_pod
@@ -105,18 +104,13 @@ async def serving_http2(
     *, leads: bool = True, activity: RequestActivity | None = None
 ) -> AsyncIterator[tuple[Served, Http2Caller]]:
     """Serve with mutual TLS, as in a cluster, to a caller over HTTP/2, as kube-scheduler is."""
-    now = datetime.now(tz=UTC)  # noqa: TID251 - TLS libraries compare with the machine's clock
-    ca = make_ca(name="test CA", now=now, life=timedelta(hours=1))
-    leaf = make_serving(ca, names=("127.0.0.1",), now=now, life=timedelta(hours=1))
-    own = make_client(ca, name="kube-scheduler", now=now, life=timedelta(hours=1))
+    ca = a_ca()
+    leaf = a_leaf(ca)
     tls = ServingTls(require_client_certificate=True, alpn=ALPN)
     tls.replace(cert_pem=leaf.cert_pem, key_pem=leaf.key_pem, client_ca_pem=ca.cert_pem)
-    trust = ssl.create_default_context(cadata=ca.cert_pem.decode())
-    with private_file(own.cert_pem + own.key_pem) as path:
-        trust.load_cert_chain(path)
     async with (
         serving(leads=leads, tls=tls.context, activity=activity) as served,
-        Http2Caller.connect(served.port, trust) as caller,
+        Http2Caller.connect(served.port, trusting(ca.cert_pem, client=a_client(ca))) as caller,
     ):
         yield served, caller
 

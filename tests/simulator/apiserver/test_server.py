@@ -62,10 +62,10 @@ async def test_the_kubeconfig_leads_here_and_is_nobody_elses(
 async def test_the_token_says_who_asks(api: ApiServer, tmp_path: Path) -> None:
     account = "system:serviceaccount:fracgpu-system:rebalancer"
     async with (
-        an_admission_webhook(tmp_path) as webhook,
+        an_admission_webhook() as webhook,
         connect(api.kubeconfig(tmp_path / "config", user=account)) as client,
     ):
-        await configure(client, webhook.client_config)
+        await client.create(VALIDATING_WEBHOOKS, webhook.configuration("w", "pods"))
         await client.create(PODS, a_pod("a"), namespace="default")
 
     (request,) = webhook.requests
@@ -73,27 +73,10 @@ async def test_the_token_says_who_asks(api: ApiServer, tmp_path: Path) -> None:
     assert "system:serviceaccounts:fracgpu-system" in request["userInfo"]["groups"]
 
 
-async def configure(client: KubeClient, client_config: dict[str, object]) -> None:
-    rule = {
-        "apiGroups": [""],
-        "apiVersions": ["v1"],
-        "operations": ["CREATE"],
-        "resources": ["pods"],
-    }
-    webhook = {
-        "name": "test.example.org",
-        "rules": [rule],
-        "clientConfig": client_config,
-        "admissionReviewVersions": ["v1"],
-        "sideEffects": "None",
-    }
-    await client.create(VALIDATING_WEBHOOKS, {"metadata": {"name": "w"}, "webhooks": [webhook]})
-
-
-async def test_warnings_come_in_headers(api: ApiServer, kube: KubeClient, tmp_path: Path) -> None:
-    async with an_admission_webhook(tmp_path) as webhook, aiohttp.ClientSession() as session:
+async def test_warnings_come_in_headers(api: ApiServer, kube: KubeClient) -> None:
+    async with an_admission_webhook() as webhook, aiohttp.ClientSession() as session:
         webhook.answer = lambda _: {"allowed": True, "warnings": ['say "please"', "two\nlines"]}
-        await configure(kube, webhook.client_config)
+        await kube.create(VALIDATING_WEBHOOKS, webhook.configuration("w", "pods"))
 
         url = f"{api.url}/api/v1/namespaces/default/pods"
         async with session.post(url, json=a_pod("a")) as response:
@@ -112,7 +95,7 @@ async def test_a_broken_bundle_is_a_webhook_that_cannot_be_called() -> None:
     await client.close()
 
 
-async def test_a_webhook_that_is_slow_is_cut_off(tmp_path: Path) -> None:
+async def test_a_webhook_that_is_slow_is_cut_off() -> None:
     release = asyncio.Event()
 
     async def silent(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -130,10 +113,8 @@ async def test_a_webhook_that_is_slow_is_cut_off(tmp_path: Path) -> None:
     await client.close()
 
 
-async def test_a_webhook_that_answers_with_an_error_is_told_with_its_words(
-    tmp_path: Path,
-) -> None:
-    async with an_admission_webhook(tmp_path) as webhook:
+async def test_a_webhook_that_answers_with_an_error_is_told_with_its_words() -> None:
+    async with an_admission_webhook() as webhook:
         client = WebhookClient()
         call = Call(
             url=webhook.url.replace("/review", "/elsewhere"),
