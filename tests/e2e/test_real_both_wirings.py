@@ -96,11 +96,7 @@ async def test_pods_of_both_wirings_are_placed_at_once_each_on_nodes_of_its_own(
             claiming = a_claiming_pod(f"claim-{number}", MIB)
             await client.create(PODS, claiming, namespace="default")
 
-        async def full() -> bool:
-            return len(await cluster.bound()) == 2 * ROOM
-
-        await until(full, what="both nodes are full", limit_s=90)
-        bound = await cluster.bound()
+        bound = await cluster.until_bound(2 * ROOM)
         assert {(name.split("-")[0], pod.record.node) for name, pod in bound.items()} == {
             ("claim", "claims"),
             ("slot", "slots"),
@@ -128,10 +124,7 @@ async def test_our_kube_scheduler_gives_a_slot_pod_another_drivers_device_too(
         pod["spec"]["resourceClaims"] = [{"name": "nic", "resourceClaimName": "nic"}]
         await cluster.client.create(PODS, pod, namespace="default")
 
-        async def bound() -> bool:
-            return "slot-nic" in await cluster.bound()
-
-        await until(bound, what="the pod has its share and the device", limit_s=90)
+        await cluster.until_bound(["slot-nic"])
         claim: Json = decode_object(
             await cluster.client.get(RESOURCE_CLAIMS, "nic", namespace="default")
         )

@@ -58,10 +58,7 @@ def write_driver_spec(node: RealNode) -> None:
 
 async def started(node: RealNode, card: int) -> Sight:
     """Run a pod of one container on a card; return what it saw."""
-    pod = await node.create(
-        a_real_pod([a_container("train", mib=500, slots=1)], reports=node.reports)
-    )
-    await node.bind(pod, train=[(node.cards[card].uuid, 500)])
+    pod = await node.bind_pod(card)
     await node.wait_running([pod["metadata"]["uid"]])
     (sight,) = node.sights(pod)
     return sight

@@ -10,7 +10,7 @@ from kube.errors import Forbidden
 from kube.kinds import NAMESPACES, NODES
 from tests.support.gpu import some_cards
 from tests.support.kubectl import DEPLOY, Kubectl
-from tests.support.real_node import NODE, RealNode, a_container, a_real_node, a_real_pod
+from tests.support.real_node import NODE, RealNode, a_real_node
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(400)]
@@ -40,9 +40,7 @@ async def test_kubelet_registers_reports_and_ends_pods_while_nobody_can_forge_ca
         # A pod that kubelet admits before the agent has registered gets no slot, nor a card.
         await node.wait_counted(slots=64, mib=2 * CARD_MIB)
         # This kubelet, and here the agent too, are administrators: the policies apply to them too.
-        body = a_real_pod([a_container("train", mib=400, slots=1)], reports=node.reports)
-        pod = await node.create(body)
-        await node.bind(pod, train=[(cards[0].uuid, 400)])
+        pod = await node.bind_pod(0, mib=400)
         await node.wait_running([pod["metadata"]["uid"]])
         before: dict[str, Any] = (await node.node())["status"]
         kubectl = Kubectl.find(node.root / "kubeconfig")

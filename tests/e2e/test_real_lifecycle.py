@@ -8,7 +8,7 @@ from fracgpu import names
 from kube.kinds import EVENTS, NODES
 from kube.objects import decode_object
 from tests.support.gpu import some_cards
-from tests.support.real_node import NODE, RealNode, a_container, a_real_node, a_real_pod
+from tests.support.real_node import NODE, RealNode, a_real_node
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
@@ -25,21 +25,12 @@ OWNER: Final = {
 }
 
 
-async def a_pod_on(node: RealNode, card: int, *, owner: Json | None = None) -> Json:
-    body = a_real_pod([a_container("train", mib=500, slots=1)], reports=node.reports)
-    if owner is not None:
-        body["metadata"]["ownerReferences"] = [owner]
-    pod = await node.create(body)
-    await node.bind(pod, train=[(node.cards[card].uuid, 500)])
-    return pod
-
-
 async def test_pods_that_kubelet_refused_are_cleaned_up_when_an_owner_replaces_them() -> None:
     cards = some_cards(NODE, count=2, mib=CARD_MIB)
     async with a_real_node(cards=cards) as node:
         await node.wait_counted(slots=64, mib=2 * CARD_MIB)
         await node.agent.kill()
-        owned, bare = await a_pod_on(node, 0, owner=OWNER), await a_pod_on(node, 1)
+        owned, bare = await node.bind_pod(0, owners=[OWNER]), await node.bind_pod(1)
         uids = [pod["metadata"]["uid"] for pod in (owned, bare)]
 
         async def refused() -> bool:
@@ -74,7 +65,7 @@ async def test_pods_that_kubelet_refused_are_cleaned_up_when_an_owner_replaces_t
 async def test_a_restarted_kubelet_keeps_the_pods_of_cards_that_take_nothing_new() -> None:
     async with a_real_node(cards=some_cards(NODE, count=2, mib=CARD_MIB)) as node:
         await node.wait_counted(slots=64, mib=2 * CARD_MIB)
-        pods = [await a_pod_on(node, card) for card in (0, 1)]
+        pods = [await node.bind_pod(card) for card in (0, 1)]
         uids = [pod["metadata"]["uid"] for pod in pods]
         await node.wait_running(uids)
         out = {names.NODE_OUT_OF_SERVICE: ",".join(card.uuid for card in node.cards)}

@@ -16,7 +16,6 @@ from tests.support.gpu import a_sharing_node, a_workload
 from tests.support.kubectl import Kubectl
 from tests.support.real_scheduler import Harness as Scheduler
 from tests.support.real_scheduler import real_scheduler
-from tests.support.waiting import until
 from tests.webhook.builders import Json, a_pod
 from tests.webhook.cluster import Harness as Webhook
 from tests.webhook.cluster import running, says
@@ -56,13 +55,8 @@ class Cluster:
 
     async def until_bound(self, count: int) -> dict[str, tuple[str, int]]:
         """Wait until so many pods have nodes; return each one's node and MiB."""
-
-        async def bound() -> bool:
-            return len(await self.scheduler.bound()) == count
-
-        await until(bound, what=f"{count} pods have nodes", limit_s=60)
         found = {}
-        for name, pod in (await self.scheduler.bound()).items():
+        for name, pod in (await self.scheduler.until_bound(count)).items():
             assert pod.record.assignment is not None
             ((held,),) = pod.record.assignment.values()
             assert held.card.startswith(f"GPU-{pod.record.node}-")

@@ -87,13 +87,6 @@ async def wait_no_slice(node: RealNode) -> None:
     await until(none, what="the node has no slice", limit_s=90)
 
 
-async def a_slot_pod(node: RealNode, card: int) -> dict[str, Any]:
-    body = a_real_pod([a_container("train", mib=1000, slots=1)], reports=node.reports)
-    pod = await node.create(body)
-    await node.bind(pod, train=[(node.cards[card].uuid, 1000)])
-    return pod
-
-
 async def test_a_node_is_switched_both_ways_and_running_pods_keep_their_cards() -> None:
     cards = some_cards(NODE, count=2, mib=MIB)
     flags = {"drain-wait-s": "1"}
@@ -103,11 +96,11 @@ async def test_a_node_is_switched_both_ways_and_running_pods_keep_their_cards() 
         kept_running(node),
     ):
         await node.wait_counted(slots=64, mib=2 * MIB)
-        old = await a_slot_pod(node, 0)
+        old = await node.bind_pod(0, mib=1000)
         await wait_runs(node, old)
 
         await label(node, "claims")
-        late = await a_slot_pod(node, 1)  # bound by an extender that had not seen the label
+        late = await node.bind_pod(1, mib=1000)  # bound by an extender that had not seen the label
         claimed = await node.create(a_claimed_pod(node, NEED))
         await node.client.create(RESOURCE_CLAIMS, claim_for(claimed, NEED))
         await wait_condition(node, "False", names.SWITCHING)

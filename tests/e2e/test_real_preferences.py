@@ -9,7 +9,6 @@ from fracgpu import names
 from kube.kinds import NODES, PODS
 from tests.support.gpu import Json, a_gpu_pod, a_sharing_node, some_cards
 from tests.support.real_scheduler import Harness, real_scheduler
-from tests.support.waiting import until
 from tests.support.yaml_files import read_yaml
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
@@ -100,12 +99,7 @@ async def create(harness: Harness, kind: str, *, count: int, mib: int, **spec: A
         pod = a_gpu_pod(name, mib=mib, **spec)
         pod["metadata"]["labels"] = {KIND: slug(kind)}
         await harness.client.create(PODS, pod)
-
-    async def bound() -> bool:
-        return set(wanted) <= (await harness.bound()).keys()
-
-    await until(bound, what=f"the pods of kind {kind} are bound", limit_s=90)
-    every = await harness.bound()
+    every = await harness.until_bound(wanted)
     return [every[name].record.node for name in wanted]
 
 

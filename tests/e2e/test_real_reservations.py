@@ -67,25 +67,9 @@ async def create(harness: Harness, name: str, *, owner: str = "") -> None:
     await harness.client.create(PODS, a_gpu_pod(name, mib=MIB, owner=owner))
 
 
-async def bound(harness: Harness, *pods: str) -> dict[str, PodInfo]:
-    """Wait until these pods are bound, and return them."""
-
-    async def all_bound() -> bool:
-        return set(pods) <= set(await harness.bound())
-
-    await until(all_bound, what=f"{', '.join(pods)} bound", limit_s=120)
-    found = await harness.bound()
-    return {name: found[name] for name in pods}
-
-
 async def all_places_taken(harness: Harness) -> dict[str, PodInfo]:
     """Wait until each card has as many pods as it takes, and return them."""
-
-    async def full() -> bool:
-        return len(await harness.bound()) == 36
-
-    await until(full, what="every other place is taken", limit_s=120)
-    everybody = await harness.bound()
+    everybody = await harness.until_bound(36)
     assert_cards_hold(everybody, dict.fromkeys(everybody, (MIB, 1)), card_mib=CARD_MIB)
     return everybody
 
@@ -112,11 +96,11 @@ async def test_every_replacement_gets_its_card_although_more_pods_want_it_than_f
         if n % 6 == 5:
             await create(harness, f"replacement-{n // 6}", owner=f"owner-{n // 6}")
 
-    found = await bound(harness, *moves)
+    found = await harness.until_bound(moves)
 
-    for name, pod in found.items():
-        assert card_of(pod) == moves[name].spec.target.card, name
-        assert pod.annotations[names.MOVE] == moves[name].name
+    for name, move in moves.items():
+        assert card_of(found[name]) == move.spec.target.card, name
+        assert found[name].annotations[names.MOVE] == move.name
 
     everybody = await all_places_taken(harness)
     assert {name for name, pod in everybody.items() if names.MOVE in pod.annotations} == set(moves)
@@ -137,7 +121,7 @@ async def test_an_extender_restarted_between_reservation_and_binding_keeps_the_r
         await create(harness, other)
     await create(harness, "replacement", owner="owner-1")
 
-    pod = (await bound(harness, "replacement"))["replacement"]
+    pod = (await harness.until_bound(["replacement"]))["replacement"]
 
     assert harness.roles.starts("scheduler") >= 2
     assert card_of(pod) == move.spec.target.card

@@ -12,9 +12,8 @@ import pytest
 
 from deviceplugin.exporter.consistency import Disagreement
 from fracgpu import names
-from fracgpu.cards.card import CardUuid
 from tests.support.gpu import some_cards
-from tests.support.real_node import MARK, RealNode, a_container, a_real_node, a_real_pod
+from tests.support.real_node import MARK, RealNode, a_real_node
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
@@ -22,13 +21,6 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 Json = dict[str, Any]
 
 CARD_MIB: Final = 24_000
-
-
-async def a_pod_on(node: RealNode, card: CardUuid) -> Json:
-    body = a_real_pod([a_container("train", mib=500, slots=1)], reports=node.reports)
-    pod = await node.create(body)
-    await node.bind(pod, train=[(card, 500)])
-    return pod
 
 
 async def sharing(node: RealNode) -> tuple[str, str]:
@@ -44,7 +36,7 @@ async def test_a_runtime_restarted_with_cdi_off_starts_nothing_until_it_is_on_ag
     cards = some_cards("real-1", mib=CARD_MIB)
     async with a_real_node(cards=cards, flags={"runtime-period-s": "1"}) as node:
         await node.wait_counted(slots=4 * 32, mib=4 * CARD_MIB)
-        pod = await a_pod_on(node, cards[0].uuid)
+        pod = await node.bind_pod(0)
         await node.wait_running([pod["metadata"]["uid"]])
 
         await node.restart_containerd(cdi=False)
@@ -77,16 +69,14 @@ async def test_a_spec_that_the_runtime_still_remembers_starts_no_container() -> 
     cards = some_cards("real-1", count=1, mib=CARD_MIB)
     async with a_real_node(cards=cards, nri=False, flags={"slots-per-card": "1"}) as node:
         await node.wait_counted(slots=1, mib=CARD_MIB)
-        first = await a_pod_on(node, cards[0].uuid)
+        first = await node.bind_pod(0)
         await node.wait_running([first["metadata"]["uid"]])
         read_again = let_the_runtime_miss_changes(node)
         read_again()
         await node.delete([first])
         await node.wait_gone([first])
 
-        body = a_real_pod([a_container("train", mib=720, slots=1)], reports=node.reports)
-        second = await node.create(body)
-        await node.bind(second, train=[(cards[0].uuid, 720)])
+        second = await node.bind_pod(0, mib=720)
 
         async def failed() -> bool:
             pod = (await node.pods())[second["metadata"]["uid"]]
@@ -126,7 +116,7 @@ async def test_the_audit_finds_a_container_that_runs_without_its_card() -> None:
     cards = some_cards("real-1", mib=CARD_MIB)
     async with a_real_node(cards=cards, flags={"audit-period-s": "1"}) as node:
         await node.wait_counted(slots=4 * 32, mib=4 * CARD_MIB)
-        pod = await a_pod_on(node, node.cards[1].uuid)
+        pod = await node.bind_pod(1)
         await node.wait_running([pod["metadata"]["uid"]])
         (shell,) = node.shells(pod)
         os.unlink(f"/proc/{shell}/root{MARK}1")  # noqa: PTH108 - a file of another mount namespace

@@ -36,10 +36,7 @@ async def test_all_requests_of_kube_scheduler_share_one_connection(tmp_path: Pat
                 pod = a_gpu_pod(f"p{number}", mib=1000)
                 group.create_task(harness.client.create(PODS, pod), name=f"create {number}")
 
-        async def all_bound() -> bool:
-            return len(await harness.bound()) == 100
-
-        await until(all_bound, what="100 pods bound", limit_s=60)
+        await harness.until_bound(100)
         assert len(harness.callers()) == 1  # over HTTP/1.1 one for each request under way
 
 
@@ -63,10 +60,7 @@ async def test_an_event_of_failed_scheduling_has_few_reasons_the_commonest_first
     for name in fillers:
         await harness.client.create(PODS, a_gpu_pod(name, mib=CARD_MIB - 800))
 
-    async def filled() -> bool:
-        return fillers == sorted(await harness.bound(), key=fillers.index)
-
-    await until(filled, what="every large card is taken", limit_s=60)
+    await harness.until_bound(fillers)
     await harness.client.create(PODS, a_gpu_pod("p", mib=mib, annotations={names.MODEL: "*A30*"}))
 
     async def refused() -> bool:

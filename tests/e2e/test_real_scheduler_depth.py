@@ -27,13 +27,6 @@ def some_nodes(count: int, *, cards: int = 4) -> list[dict[str, Any]]:
     ]
 
 
-async def until_bound(harness: Harness, count: int, *, limit_s: float = 200) -> None:
-    async def all_bound() -> bool:
-        return len(await harness.bound()) == count
-
-    await until(all_bound, what=f"{count} pods bound", limit_s=limit_s)
-
-
 async def assert_no_drift(harness: Harness) -> None:
     """The cache is compared twice more, and equals a fold from scratch."""
     before = await harness.metric("fracgpu_scheduler_cache_comparisons_total")
@@ -55,9 +48,9 @@ async def test_five_hundred_pods_on_fifty_nodes_although_the_leader_is_killed(
             if number == 250:
                 harness.roles.kill("scheduler")
 
-        await until_bound(harness, len(wanted))
+        bound = await harness.until_bound(len(wanted), limit_s=200)
 
-        assert_cards_hold(await harness.bound(), wanted, card_mib=CARD_MIB)
+        assert_cards_hold(bound, wanted, card_mib=CARD_MIB)
         assert harness.roles.starts("scheduler") == 2
         await assert_no_drift(harness)
 
@@ -78,16 +71,11 @@ async def test_preemption_frees_one_card_and_not_a_sum_over_cards(
                 name, mib=8_000, priorityClassName="low", terminationGracePeriodSeconds=0
             )
             await harness.client.create(PODS, pod)
-        await until_bound(harness, len(small))
-        before = await harness.bound()
+        before = await harness.until_bound(small)
 
         await harness.client.create(PODS, a_gpu_pod("big", mib=15_000, priorityClassName="high"))
 
-        async def placed() -> bool:
-            return "big" in await harness.bound()
-
-        await until(placed, what="the important pod has a card", limit_s=60)
-        after = await harness.bound()
+        after = await harness.until_bound(["big"])
         taken = [name for name in small if name not in after]
         assert len(taken) == 2
         (slice_,) = (after["big"].record.assignment or {})["train"]
@@ -121,9 +109,7 @@ async def test_two_deployments_that_wait_bind_at_once_when_a_node_starts_to_shar
 
         label = {"metadata": {"labels": {names.SHARE_LABEL: "true"}}}
         await harness.client.patch(NODES, "gpu-0", label)
-        await until_bound(harness, 16, limit_s=90)
-
-        bound = await harness.bound()
+        bound = await harness.until_bound(16)
         wanted = {name: (sizes[name.split("-")[0]], 1) for name in bound}
         assert_cards_hold(bound, wanted, card_mib=CARD_MIB)
         assert Counter(name.split("-")[0] for name in bound) == {"large": 8, "small": 8}

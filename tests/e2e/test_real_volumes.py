@@ -132,12 +132,7 @@ async def test_pods_that_come_while_a_volume_is_made_do_not_take_its_pods_card(
         await until(two_bound, what="the two cards that are left are taken", limit_s=60)
         for name in claimants:
             await make_volume(harness, name)
-
-        async def bound() -> bool:
-            return set(claimants) <= (await harness.bound()).keys()
-
-        await until(bound, what="the pods with volumes are bound", limit_s=60)
-        every = await harness.bound()
+        every = await harness.until_bound(claimants)
         for name in claimants:
             assert every[name].record.node == await selected_node(harness, name)
 

@@ -7,6 +7,7 @@ from typing import Any
 from fracgpu import names
 from fracgpu.cards.annotations import write_cards
 from fracgpu.cards.card import Card, CardUuid
+from fracgpu.state.allocation import Slice, write_assignment
 from fracgpu.units import Mib
 from kube.client import KubeClient
 from kube.kinds import NODES
@@ -114,6 +115,27 @@ def a_bound_gpu_pod(
     slices = json.dumps({"train": [{"card": f"GPU-{node}-{card}", "mib": mib}]})
     notes = {names.ASSIGNMENT: slices, **(annotations or {})}
     return a_gpu_pod(name, mib=mib, annotations=notes, nodeName=node, **spec)
+
+
+def a_binding(
+    pod: Json,
+    node: str,
+    assigned: Mapping[str, Sequence[tuple[CardUuid, int]]],
+    *,
+    borrow_mib: int = 0,
+) -> Json:
+    """Return the Binding that the extender writes: (card, MiB) of each slice by container."""
+    assignment = {
+        container: tuple(
+            Slice(card=card, mib=Mib(mib), own_limit_mib=Mib(mib + borrow_mib if borrow_mib else 0))
+            for card, mib in parts
+        )
+        for container, parts in assigned.items()
+    }
+    metadata = {key: pod["metadata"][key] for key in ("name", "namespace", "uid")}
+    notes = {names.ASSIGNMENT: write_assignment(assignment)} if assignment else {}
+    target = {"kind": "Node", "name": node}
+    return {"metadata": {**metadata, "annotations": notes}, "target": target}
 
 
 def refused_status(message: str = "0/1 nodes are available") -> Json:

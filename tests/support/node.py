@@ -16,8 +16,6 @@ from deviceplugin.settings import DevicePluginSettings
 from fracgpu import names
 from fracgpu.cards.card import Card, CardUuid
 from fracgpu.k8s.quantity import integer_amount
-from fracgpu.state.allocation import Slice, write_assignment
-from fracgpu.units import Mib
 from kube.client import KubeClient
 from kube.kinds import EVENTS, NODES, PODS, RESOURCE_SLICES
 from kube.objects import decode_object
@@ -27,7 +25,7 @@ from process.telemetry import HttpServer
 from simulator.cards.simulated_cards import cards_document, open_cards, write_cards_file
 from simulator.kubelet.kubelet import Kubelet, KubeletConfig, KubeletFolders
 from simulator.kubelet.pod_worker import PodTiming
-from tests.support.gpu import a_gpu_pod, some_cards
+from tests.support.gpu import a_binding, a_gpu_pod, some_cards
 from tests.support.waiting import until
 
 Json = dict[str, Any]
@@ -201,23 +199,12 @@ class Node:
         return await self.bind_created(created, **assigned)
 
     async def bind_created(self, pod: Json, **assigned: Sequence[tuple[int, int]]) -> Json:
-        assignment = {
-            container: tuple(
-                Slice(card=self.cards[index].uuid, mib=Mib(mib)) for index, mib in parts
-            )
+        slices = {
+            container: [(self.uuid(index), mib) for index, mib in parts]
             for container, parts in assigned.items()
         }
-        notes = {names.ASSIGNMENT: write_assignment(assignment)} if assignment else {}
         metadata = pod["metadata"]
-        binding = {
-            "metadata": {
-                "name": metadata["name"],
-                "namespace": metadata["namespace"],
-                "uid": metadata["uid"],
-                "annotations": notes,
-            },
-            "target": {"kind": "Node", "name": self.name},
-        }
+        binding = a_binding(pod, self.name, slices)
         await self.client.bind(binding, namespace=metadata["namespace"], name=metadata["name"])
         return pod
 

@@ -32,8 +32,6 @@ from deviceplugin.kubelet.pod_resources import PodResourcesClient
 from fracgpu import names
 from fracgpu.cards.card import Card, CardUuid
 from fracgpu.k8s.quantity import integer_amount
-from fracgpu.state.allocation import Slice, write_assignment
-from fracgpu.units import Mib
 from kube.access import connect
 from kube.client import KubeClient
 from kube.errors import NotFound
@@ -41,6 +39,7 @@ from kube.kinds import NODES, PODS
 from kube.objects import decode_object
 from simulator.cards.simulated_cards import cards_document, write_cards_file
 from simulator.envtest.control_plane import ASSETS_ENV, ControlPlane, find_assets
+from tests.support.gpu import a_binding
 from tests.support.processes import Child
 from tests.support.real_runtime import (
     CONTAINERD2_ENV,
@@ -292,25 +291,20 @@ class RealNode:
         self, pod: Json, borrow_mib: int = 0, /, **assigned: Sequence[tuple[CardUuid, int]]
     ) -> None:
         """Bind a pod with its assignment, as the extender does: (card, MiB) by container."""
-        assignment = {
-            container.replace("_", "-"): tuple(
-                Slice(card=card, mib=Mib(mib), own_limit_mib=Mib(mib + borrow_mib))
-                for card, mib in parts
-            )
-            for container, parts in assigned.items()
-        }
         metadata = pod["metadata"]
-        binding = {
-            "metadata": {
-                "name": metadata["name"],
-                "namespace": metadata["namespace"],
-                "uid": metadata["uid"],
-                "annotations": {names.ASSIGNMENT: write_assignment(assignment)},
-            },
-            "target": {"kind": "Node", "name": NODE},
-        }
+        binding = a_binding(pod, NODE, assigned, borrow_mib=borrow_mib)
         await self.client.bind(binding, namespace=metadata["namespace"], name=metadata["name"])
         self.bound.append(metadata["uid"])
+
+    async def bind_pod(
+        self, card: int, *, mib: int = 500, owners: Sequence[Mapping[str, Any]] = ()
+    ) -> Json:
+        """Create a pod of one container, and bind it with a slice of a card; return it."""
+        body = a_real_pod([a_container("train", mib=mib, slots=1)], reports=self.reports)
+        body["metadata"]["ownerReferences"] = list(owners)
+        pod = await self.create(body)
+        await self.bind(pod, train=[(self.cards[card].uuid, mib)])
+        return pod
 
     async def pods(self) -> dict[str, Json]:
         """Return the pods by UID."""

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import urllib.request
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,7 @@ from simulator.envtest.scheduler_configuration import scheduler_configuration
 from tests.support.gpu import Json, register
 from tests.support.real_apiserver import WITHOUT_NODES, real_api_server
 from tests.support.roles import running_roles
+from tests.support.waiting import until
 
 _SECRET: Final = "fracgpu-scheduler-tls"  # noqa: S105 - the name of a Secret, nothing secret
 
@@ -56,6 +57,21 @@ class Harness:
 
     async def bound(self) -> dict[str, PodInfo]:
         return {name: pod for name, pod in (await self.pods()).items() if pod.record.node}
+
+    async def until_bound(
+        self, wanted: int | Iterable[str], *, limit_s: float = 120
+    ) -> dict[str, PodInfo]:
+        """Wait until so many pods are bound, or those of these names; return all that are."""
+        these = wanted if isinstance(wanted, int) else set(wanted)
+        found: dict[str, PodInfo] = {}
+
+        async def all_are() -> bool:
+            found.clear()
+            found.update(await self.bound())
+            return len(found) == these if isinstance(these, int) else these <= found.keys()
+
+        await until(all_are, what=f"bound: {these}", limit_s=limit_s)
+        return found
 
     async def failures_of(self, pod: str) -> list[str]:
         listing = await self.client.list(EVENTS, namespace="default")
