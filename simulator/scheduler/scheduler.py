@@ -182,6 +182,8 @@ class KubeScheduler:
             await self._note(pod, reason="Unschedulable", message=str(why))
         except (ExtenderError, KubeError, CelError, ClaimsChangedError) as error:
             self._assumed.pop(uid, None)
+            if uid in self._pods:  # what changed meanwhile has taken it out of the queue
+                self._enqueue(self._pods[uid])
             self._queue.erred(uid, now_s=self._clock.monotonic())
             await self._note(pod, reason="SchedulerError", message=str(error))
         else:

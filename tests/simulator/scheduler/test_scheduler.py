@@ -1,6 +1,6 @@
 """The stand-in for kube-scheduler, against the embedded API server and the real extender."""
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,7 +36,7 @@ from tests.support.device_claims import (
 )
 from tests.support.gpu import Json, a_gpu_pod, a_sharing_node, register, some_cards
 from tests.support.objects import a_pod
-from tests.support.waiting import until
+from tests.support.waiting import until, until_true
 
 
 @dataclass(slots=True)
@@ -49,6 +49,7 @@ class FakeExtender:
     bind_error: str = ""
     status: int = 200
     kube: KubeClient | None = None
+    before_bind: Callable[[], Awaitable[None]] | None = None
 
     async def answer(self, request: web.Request) -> web.Response:
         args: Json = await request.json()
@@ -71,6 +72,8 @@ class FakeExtender:
         return [{"Host": node, "Score": self.scores.get(node, 0)} for node in args["NodeNames"]]
 
     async def _bind(self, args: Json) -> str:
+        if self.before_bind is not None:
+            await self.before_bind()
         if not self.bind_error:
             assert self.kube is not None
             await self.kube.bind(
@@ -85,7 +88,7 @@ class FakeExtender:
 
 
 @asynccontextmanager
-async def scheduling(kube: KubeClient, extender: FakeExtender) -> AsyncIterator[None]:
+async def scheduling(kube: KubeClient, extender: FakeExtender) -> AsyncIterator[KubeScheduler]:
     extender.kube = kube
     app = web.Application()
     app.router.add_post("/{verb}", extender.answer)
@@ -95,7 +98,7 @@ async def scheduling(kube: KubeClient, extender: FakeExtender) -> AsyncIterator[
     scheduler = KubeScheduler(kube, SystemClock(), extender_url=url)
     try:
         async with background(scheduler.run()):
-            yield
+            yield scheduler
     finally:
         await server.stop(1.0)
 
@@ -267,3 +270,22 @@ async def test_an_expression_that_is_no_cel_is_said_on_the_pod(tmp_path: Path) -
 
 def test_a_cluster_without_nodes_is_named_as_such() -> None:
     assert fit_error({}, total=0) == "no nodes available to schedule pods"
+
+
+async def test_a_pod_that_changes_while_its_binding_fails_is_tried_again(kube: KubeClient) -> None:
+    await register(kube, a_sharing_node("n"))
+    extender = FakeExtender()
+    async with scheduling(kube, extender) as scheduler:
+
+        async def change() -> None:
+            # The second error has the words of the first, so that nothing is written of it.
+            extender.bind_error = "busy" if extender.verbs().count("bind") <= 2 else ""
+            labels = {"metadata": {"labels": {"changed": str(len(extender.asked))}}}
+            await kube.patch(PODS, "p", labels, namespace="default")
+            await until_true(lambda: uid not in scheduler._queue, what="the change is observed")
+
+        extender.before_bind = change
+        uid = (await kube.create(PODS, a_gpu_pod("p")))["metadata"]["uid"]
+
+        assert await until_bound(kube, "p") == "n"
+    assert extender.verbs().count("bind") == 3

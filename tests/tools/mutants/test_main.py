@@ -65,6 +65,7 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # mutmut starts four times, and a process for each mutant
 def test_of_a_share_a_mutant_that_no_test_notices_is_shown_and_the_checkout_stays_as_it_is(
     root: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
