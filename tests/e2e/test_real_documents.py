@@ -12,7 +12,6 @@ from fracgpu.cards.card import Card, CardUuid
 from fracgpu.units import Mib
 from kube.kinds import NAMESPACES
 from tests.docs.test_manifests import SHOWN, ours
-from tests.e2e.test_real_webhook import in_force
 from tests.support.documented import documented, run
 from tests.support.gpu import a_sharing_node, register
 from tests.support.helm import ROOT
@@ -20,7 +19,7 @@ from tests.support.kubectl import Kubectl
 from tests.support.manifests import Shown
 from tests.support.markdown import blocks, documents
 from tests.support.real_apiserver import real_api_server
-from tests.webhook.cluster import Harness, a_harness
+from tests.webhook.cluster import Harness, a_harness, in_force
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -81,8 +80,6 @@ async def check(example: Shown, kubectl: Kubectl) -> None:
 async def test_a_real_api_server_makes_of_each_manifest_what_its_document_says(
     harness: Harness,
 ) -> None:
-    assert harness.settings.kubeconfig is not None
-    kubectl = Kubectl.find(Path(harness.settings.kubeconfig))
     quotas = [
         block.text
         for path in documents()
@@ -90,7 +87,7 @@ async def test_a_real_api_server_makes_of_each_manifest_what_its_document_says(
         if (block.language, block.name) == ("yaml", "quota")
     ]
     assert quotas
-    async with in_force(harness, kubectl):
+    async with in_force(harness) as kubectl:
         for example in SHOWN:
             await check(example, kubectl)
         for quota in quotas:
@@ -107,7 +104,7 @@ async def test_the_commands_that_show_what_a_dialect_becomes(
     file.write_text(example.block.text)
     words = {"NAMESPACE": "kai", "POD.yaml": str(file)}
     label, look = documented("docs/how-to.md", "dialects")
-    async with in_force(harness, Kubectl.find(admin)):
+    async with in_force(harness):
         await run(f"{label} --overwrite", kubeconfig=admin, words=words)
         granted = await run(look, kubeconfig=admin, words=words)
 

@@ -174,14 +174,7 @@ async def check_that_the_api_server_finds_nothing_to_warn_of(harness: Harness) -
     await harness.api.start_controller_manager()
     listed = [decode_object(raw) for raw in (await harness.admin.list(VALIDATING_POLICIES)).items]
     for name in [listed_object["metadata"]["name"] for listed_object in listed]:
-
-        async def checked(name: str = name) -> bool:
-            policy = await harness.admin.get_object(VALIDATING_POLICIES, name)
-            return "typeChecking" in policy.get("status", {})
-
-        await until(checked, what=f"the type check of {name}", limit_s=60)
-        policy = await harness.admin.get_object(VALIDATING_POLICIES, name)
-        assert policy["status"]["typeChecking"] == {}, name
+        await harness.check_types(name)
 
 
 async def test_pods_that_ask_for_nothing_get_nothing(harness: Harness) -> None:

@@ -18,7 +18,6 @@ from kube.kinds import (
     PODS,
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
-    VALIDATING_POLICIES,
     VALIDATING_WEBHOOKS,
     Kind,
 )
@@ -267,14 +266,7 @@ async def test_the_classes_are_there_and_the_api_server_finds_nothing_to_warn_of
     assert found[names.DEVICE_CLASS_PLACED] == {}
     await harness.api.start_controller_manager()
     for name in ("fracgpu-claims", "fracgpu-claim-references", "fracgpu-slices", "fracgpu-devices"):
-
-        async def checked(name: str = name) -> bool:
-            policy = await harness.admin.get_object(VALIDATING_POLICIES, name)
-            return "typeChecking" in policy.get("status", {})
-
-        await until(checked, what=f"the type check of {name}", limit_s=60)
-        policy = await harness.admin.get_object(VALIDATING_POLICIES, name)
-        assert policy["status"]["typeChecking"] == {}, name
+        await harness.check_types(name)
 
 
 async def test_the_agent_reads_claims_and_writes_none(harness: Harness) -> None:

@@ -18,7 +18,7 @@ from tests.support.kubectl import Kubectl
 from tests.support.real_apiserver import real_api_server
 from tests.support.waiting import until
 from tests.webhook.builders import Json, a_container, a_pod
-from tests.webhook.cluster import Harness, a_harness, running, says
+from tests.webhook.cluster import Harness, a_harness, in_force
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -79,20 +79,10 @@ async def harness(api: ControlPlane, tmp_path: Path) -> AsyncIterator[Harness]:
         yield harness
 
 
-@pytest.fixture
-def kubectl(harness: Harness) -> Kubectl:
-    assert harness.settings.kubeconfig is not None
-    return Kubectl.find(Path(harness.settings.kubeconfig))
-
-
 @asynccontextmanager
-async def in_force(harness: Harness, kubectl: Kubectl) -> AsyncIterator[None]:
-    async with running(harness):
-        await harness.give_certificate()
-        await says(harness, "200")
-        for body in harness.configurations():
-            await kubectl("apply", "-f-", stdin=body)
-        await harness.until_asked()
+async def granting(harness: Harness) -> AsyncIterator[Kubectl]:
+    """Run the webhook in force, for a namespace whose templates it grants."""
+    async with in_force(harness) as kubectl:
         await kubectl("label", "namespace", "default", f"{names.GRANT_TEMPLATES_LABEL}=true")
 
         async def granted() -> bool:
@@ -102,7 +92,7 @@ async def in_force(harness: Harness, kubectl: Kubectl) -> AsyncIterator[None]:
             )
 
         await until(granted, what="the webhook has seen the namespace's label")
-        yield
+        yield kubectl
 
 
 def a_job(name: str, template: Json, **spec: Any) -> Json:
@@ -122,7 +112,7 @@ async def the(kubectl: Kubectl, what: str) -> Json:
 
 
 async def test_a_quota_and_a_reader_of_templates_count_the_same(
-    harness: Harness, kubectl: Kubectl
+    harness: Harness,
 ) -> None:
     quota: Json = {
         "metadata": {"name": "cards", "namespace": "default"},
@@ -134,7 +124,7 @@ async def test_a_quota_and_a_reader_of_templates_count_the_same(
         amounts = found.get("status", {}).get("used", {})
         return parse_amount(amounts.get(f"requests.{names.GPU_MEM}", "")) or 0
 
-    async with in_force(harness, kubectl):
+    async with granting(harness) as kubectl:
         await harness.client.create(RESOURCE_QUOTAS, quota)
         web = a_workload("Deployment", "web", a_pod(fraction="0.5"), replicas=2)
         warm = a_container("warm")
@@ -172,10 +162,10 @@ def state(body: Json) -> tuple[Any, ...]:
 
 
 async def test_applying_again_comes_to_rest_also_after_the_cluster_has_changed(
-    harness: Harness, kubectl: Kubectl
+    harness: Harness,
 ) -> None:
     web = a_workload("Deployment", "web", a_pod(fraction="0.5"), replicas=0)
-    async with in_force(harness, kubectl):
+    async with granting(harness) as kubectl:
         for apply in (
             ("apply", "-f-"),
             ("apply", "--server-side", "--field-manager=gitops", "-f-"),
@@ -225,9 +215,9 @@ async def test_applying_again_comes_to_rest_also_after_the_cluster_has_changed(
 
 
 async def test_a_suspended_job_is_released_with_selectors_as_a_queue_does_it(
-    harness: Harness, kubectl: Kubectl
+    harness: Harness,
 ) -> None:
-    async with in_force(harness, kubectl):
+    async with granting(harness) as kubectl:
         await kubectl("apply", "-f-", stdin=a_job("j", a_pod(fraction="0.5"), suspend=True))
         # By now a share is one of other cards, and the Job's resources may not be changed.
         cards = some_cards("large", count=8, mib=81_920)
@@ -283,14 +273,14 @@ def the_definition() -> Json:
 
 
 async def test_another_systems_workload_is_granted_checked_and_comes_to_rest(
-    harness: Harness, kubectl: Kubectl
+    harness: Harness,
 ) -> None:
     """Each kind's templates are found as tests/deploy/test_webhook_conditions.py says."""
     pod = {
         "metadata": {"annotations": {names.FRACTION: "0.5"}},
         "spec": {"containers": [a_container()]},
     }
-    async with in_force(harness, kubectl):
+    async with granting(harness) as kubectl:
         await kubectl("create", "-f-", stdin=the_definition())
         crd = "crd/rayclusters.ray.io"
         await kubectl("wait", "--for=condition=Established", crd, "--timeout=60s")

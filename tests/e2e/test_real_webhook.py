@@ -13,14 +13,13 @@ from kube.kinds import CONFIGMAPS, MUTATING_WEBHOOKS, NAMESPACES, PODS
 from simulator.envtest.control_plane import ControlPlane
 from simulator.envtest.prometheus import RealPrometheus
 from tests.support.gpu import a_sharing_node, register, some_cards
-from tests.support.kubectl import Kubectl
 from tests.support.policed import workloads as annotated_workloads
 from tests.support.promtool import RULES
 from tests.support.real_apiserver import real_api_server
 from tests.support.waiting import until
 from tests.support.webhook import an_admission_webhook, patching
 from tests.webhook.builders import Json, a_container, a_pod
-from tests.webhook.cluster import Harness, a_harness, running, says
+from tests.webhook.cluster import Harness, a_harness, in_force, running, says
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 
@@ -38,24 +37,6 @@ async def harness(api: ControlPlane, tmp_path: Path) -> AsyncIterator[Harness]:
         node["metadata"]["labels"]["zone"] = "a"
         await register(harness.client, node)
         yield harness
-
-
-@pytest.fixture
-def kubectl(harness: Harness) -> Kubectl:
-    assert harness.settings.kubeconfig is not None
-    return Kubectl.find(Path(harness.settings.kubeconfig))
-
-
-@asynccontextmanager
-async def in_force(harness: Harness, kubectl: Kubectl) -> AsyncIterator[None]:
-    """Run the webhook, with its configurations applied as an administrator does."""
-    async with running(harness):
-        await harness.give_certificate()
-        await says(harness, "200")
-        for body in harness.configurations():
-            await kubectl("apply", "-f-", stdin=body)
-        await harness.until_asked()
-        yield
 
 
 def named(pod: Json, name: str) -> Json:
@@ -77,9 +58,9 @@ def workloads(**asks: str) -> dict[str, Json]:
 
 
 async def test_workloads_are_refused_where_their_author_types_them(
-    harness: Harness, kubectl: Kubectl
+    harness: Harness,
 ) -> None:
-    async with in_force(harness, kubectl):
+    async with in_force(harness) as kubectl:
         for kind, body in workloads(fraction="2").items():
             said = await kubectl.refused("apply", "-f-", stdin=body)
             path = "spec.jobTemplate.spec.template" if kind == "CronJob" else "spec.template"
@@ -109,7 +90,7 @@ async def test_workloads_are_refused_where_their_author_types_them(
 
 
 async def test_an_alert_tells_of_calls_that_kube_apiserver_could_not_make(
-    api: ControlPlane, harness: Harness, kubectl: Kubectl, tmp_path: Path
+    api: ControlPlane, harness: Harness, tmp_path: Path
 ) -> None:
     """kube-apiserver counts them itself; the webhook never hears of them."""
     job = {
@@ -119,7 +100,7 @@ async def test_an_alert_tells_of_calls_that_kube_apiserver_could_not_make(
         "tls_config": {"ca_file": str(api.ca_file)},
         "static_configs": [{"targets": [urlsplit(api.url).netloc]}],
     }
-    async with in_force(harness, kubectl):
+    async with in_force(harness) as kubectl:
         said = await kubectl.refused("create", "-f-", stdin=named(a_pod(fraction="2"), "bad"))
         assert "want a share of one card" in said
     for _ in range(4):
@@ -228,16 +209,17 @@ OWN_AFFINITY: Json = {
 
 @pytest.mark.parametrize("server_side", [False, True], ids=["client-side", "server-side"])
 async def test_the_same_bare_pod_applied_twice_with_its_own_affinity_is_accepted(
-    harness: Harness, kubectl: Kubectl, *, server_side: bool
+    harness: Harness, *, server_side: bool
 ) -> None:
     ours = named(a_pod(fraction="0.5", spec={"affinity": OWN_AFFINITY}), "ours")
     limits = {"nvidia.com/gpumem": "3000"}
     asks = a_container(resources={"limits": limits})
     spec = {"affinity": OWN_AFFINITY, "schedulerName": "hami-scheduler"}
     foreign = named(a_pod(asks, spec=spec), "foreign")
-    await kubectl("label", "namespace", "default", f"{names.DIALECTS_LABEL}=hami")
+    label = {"metadata": {"labels": {names.DIALECTS_LABEL: "hami"}}}
+    await harness.client.patch(NAMESPACES, "default", label)
     words = ("apply", *(["--server-side"] if server_side else []), "-f-")
-    async with in_force(harness, kubectl):
+    async with in_force(harness) as kubectl:
         for pod in (ours, foreign):
             name = pod["metadata"]["name"]
             await kubectl(*words, stdin=pod)

@@ -21,6 +21,7 @@ from kube.kinds import (
     PODS,
     REPLICASETS,
     STATEFULSETS,
+    VALIDATING_POLICIES,
     Kind,
 )
 from kube.objects import decode_object
@@ -66,6 +67,19 @@ class Harness:
         pod = a_pod(name, node=node, serviceAccountName="fracgpu-deviceplugin")
         await self.admin.create(PODS, pod, namespace=SYSTEM)
         return await self.as_account("fracgpu-deviceplugin", pod=name)
+
+    async def check_types(self, name: str) -> None:
+        """The API server's type check of a policy finds nothing to warn of."""
+
+        async def status() -> dict[str, Any]:
+            policy = await self.admin.get_object(VALIDATING_POLICIES, name)
+            return dict(policy.get("status", {}))
+
+        async def checked() -> bool:
+            return "typeChecking" in await status()
+
+        await until(checked, what=f"the type check of {name}", limit_s=60)
+        assert (await status())["typeChecking"] == {}, name
 
 
 @asynccontextmanager

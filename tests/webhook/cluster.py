@@ -23,6 +23,7 @@ from kube.kinds import (
 from simulator.apiserver.server import ApiServer
 from simulator.envtest.ports import free_ports
 from tests.certs.tls_harness import a_ca, a_leaf, served
+from tests.support.kubectl import Kubectl
 from tests.support.real_apiserver import real_api_server
 from tests.support.running_service import running_service
 from tests.support.waiting import until
@@ -180,6 +181,20 @@ async def an_api_server(kind: str, workdir: Path) -> AsyncIterator[Path]:
 
 def running(cluster: Harness) -> AbstractAsyncContextManager[None]:
     return running_service(build(cluster.settings))
+
+
+@asynccontextmanager
+async def in_force(cluster: Harness) -> AsyncIterator[Kubectl]:
+    """Run the webhook, with its configurations applied as an administrator does."""
+    assert cluster.settings.kubeconfig is not None
+    kubectl = Kubectl.find(Path(cluster.settings.kubeconfig))
+    async with running(cluster):
+        await cluster.give_certificate()
+        await says(cluster, "200")
+        for body in cluster.configurations():
+            await kubectl("apply", "-f-", stdin=body)
+        await cluster.until_asked()
+        yield kubectl
 
 
 async def says(cluster: Harness, *words: str) -> None:
