@@ -13,7 +13,6 @@ from typing import Final
 import structlog
 
 from component.wiring import Wiring, Wirings
-from deviceplugin.dra.claim_use import claims_of_pod
 from deviceplugin.dra.slices import slice_name
 from deviceplugin.node.capacity import NodeState, Switching, counted_mib, read_node_state
 from fracgpu import names
@@ -114,7 +113,7 @@ async def _holders(client: KubeClient, bodies: Iterable[bytes], node: str) -> se
         pod = decode_pod_info(body)
         alone = {pod.record.uid: pod}
         found |= {wiring for wiring in Wiring if held_by(wiring, alone)}
-        if _has_own_claims(pod) and await _holds_by_them(client, body, pod, node):
+        if _has_own_claims(pod) and await _holds_by_them(client, pod, node):
             found.add(Wiring.CLAIMS)
     return found
 
@@ -124,8 +123,8 @@ def _has_own_claims(pod: PodInfo) -> bool:
     return pod.record.live and pod.has_device_claims and not pod.device_claim
 
 
-async def _holds_by_them(client: KubeClient, body: bytes, pod: PodInfo, node: str) -> bool:
-    for name in claims_of_pod(body):
+async def _holds_by_them(client: KubeClient, pod: PodInfo, node: str) -> bool:
+    for name in pod.claim_uses:
         if await _is_ours(client, pod.record.namespace, name, node):
             return True
     return False
@@ -142,17 +141,15 @@ async def _is_ours(client: KubeClient, namespace: str, name: str, node: str) -> 
 class UsersClaims:
     """Which pods hold cards by claims that their users made, for an agent that serves slots.
 
-    Claims do not change once a pod is bound, so each pod is read once.
+    Claims do not change once a pod is bound, so those of each pod are read once.
 
     Args:
         client: reads claims.
-        pod_reader: reads pods.
         node: this node's name.
     """
 
-    def __init__(self, client: KubeClient, pod_reader: KubeClient, *, node: str) -> None:
+    def __init__(self, client: KubeClient, *, node: str) -> None:
         self._client = client
-        self._pod_reader = pod_reader
         self._node = node
         self._held: dict[str, bool] = {}  # by the pod's UID
 
@@ -160,21 +157,13 @@ class UsersClaims:
         """Report whether one of *pods*, which are by UID, holds a card so.
 
         Raises:
-            KubeError: a pod or a claim cannot be read now.
+            KubeError: a claim cannot be read now.
         """
         having = {uid: pod for uid, pod in pods.items() if _has_own_claims(pod)}
         self._held = {uid: held for uid, held in self._held.items() if uid in having}
         for uid in having.keys() - self._held.keys():
-            self._held[uid] = await self._holds(having[uid])
+            self._held[uid] = await _holds_by_them(self._client, having[uid], self._node)
         return any(self._held.values())
-
-    async def _holds(self, pod: PodInfo) -> bool:
-        record = pod.record
-        try:
-            body = await self._pod_reader.get(PODS, record.name, namespace=record.namespace)
-            return await _holds_by_them(self._client, body, pod, self._node)
-        except (NotFound, WireError):
-            return False
 
 
 class NodeWiring:

@@ -244,7 +244,6 @@ def _parts(  # noqa: PLR0913, PLR0915 - what the whole agent is made of; called 
         held = HeldClaims(
             node=node,
             client=client,
-            pod_reader=pod_reader,
             tracker=tracker,
             clock=clock,
             on_change=pods_changed,
@@ -298,7 +297,7 @@ def _parts(  # noqa: PLR0913, PLR0915 - what the whole agent is made of; called 
         serving=wiring,
         node=lambda: nodes.get("", node),
         pods=known_pods,
-        claims_held=_claims_held(held, UsersClaims(client, pod_reader, node=node)),
+        claims_held=_claims_held(held, UsersClaims(client, node=node)),
         settle_s=settings.drain_wait_s,
         clock=clock,
         on_change=lambda: front.changed(),  # noqa: PLW0108 - it is made below

@@ -8,7 +8,6 @@ from typing import Final
 
 import structlog
 
-from deviceplugin.dra.claim_use import ClaimUse, claims_of_pod
 from deviceplugin.identity.node_pods import NodePods
 from deviceplugin.node.inventory import InventoryTracker
 from fracgpu.cards.card import CardUuid
@@ -17,11 +16,12 @@ from fracgpu.device_claims.devices import cards_by_device
 from fracgpu.device_claims.preparation import why_not_its
 from fracgpu.errors import WireError
 from fracgpu.state.allocation import Assignment
+from fracgpu.state.claim_use import ClaimUse
 from fracgpu.state.pod_info import PodInfo
 from kube.client import KubeClient
 from kube.errors import KubeError, NotFound
 from kube.informer import Change, ChangeType
-from kube.kinds import PODS, RESOURCE_CLAIMS
+from kube.kinds import RESOURCE_CLAIMS
 from process.clock import Clock
 
 log = structlog.get_logger()
@@ -52,7 +52,6 @@ class HeldClaims:
     Args:
         node: this node's name.
         client: reads claims.
-        pod_reader: reads pods.
         tracker: the node's inventory.
         clock: paces repeats.
         on_change: called after each change of the pods.
@@ -63,14 +62,12 @@ class HeldClaims:
         *,
         node: str,
         client: KubeClient,
-        pod_reader: KubeClient,
         tracker: InventoryTracker,
         clock: Clock,
         on_change: Callable[[], None],
     ) -> None:
         self._node = node
         self._client = client
-        self._pod_reader = pod_reader
         self._tracker = tracker
         self._clock = clock
         self._held: dict[str, HeldClaim] = {}  # by the claim's UID
@@ -124,18 +121,6 @@ class HeldClaims:
         """Return the claims that a pod holds."""
         return [each.claim for each in self._held.values() if each.pod == uid]
 
-    async def uses_of(self, pod: PodInfo) -> Mapping[str, ClaimUse]:
-        """Return the claims that a pod names, and which request of each its containers have.
-
-        Raises:
-            KubeError: the pod is gone, or cannot be read.
-            WireError: it is not readable.
-        """
-        record = pod.record
-        return claims_of_pod(
-            await self._pod_reader.get(PODS, record.name, namespace=record.namespace)
-        )
-
     def add(self, held: HeldClaim) -> None:
         """Count a claim from now on; with it is known what its pod holds."""
         self._held[held.claim.uid] = held
@@ -169,8 +154,6 @@ class HeldClaims:
             while uid in self._waiting:
                 try:
                     await self._read_claims(pod)
-                except NotFound:
-                    self._done(uid)
                 except KubeError as error:
                     log.warning("claim_not_read", pod=pod.record.key, reason=str(error))
                     await self._clock.sleep(_PAUSE_S)
@@ -187,7 +170,7 @@ class HeldClaims:
 
     async def _read_claims(self, pod: PodInfo) -> None:
         uid = pod.record.uid
-        for name, use in (await self.uses_of(pod)).items():
+        for name, use in pod.claim_uses.items():
             try:
                 body = await self._client.get(RESOURCE_CLAIMS, name, namespace=pod.record.namespace)
             except NotFound:  # somebody took its finalizer; the pod may have others

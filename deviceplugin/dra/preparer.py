@@ -9,7 +9,6 @@ import structlog
 from deviceplugin.claims import Claim
 from deviceplugin.container.cdi import CdiError, CdiFolder, CdiSpec, closed_spec, qualified_name
 from deviceplugin.container.spec_builder import ContainerSpecBuilder, SpecBuildError
-from deviceplugin.dra.claim_use import ClaimUse
 from deviceplugin.dra.held_claims import HeldClaim, HeldClaims
 from deviceplugin.dra.server import ClaimName, Claims, PreparedDevice, PrepareError
 from deviceplugin.enforcement.interface import EnforcementError
@@ -26,6 +25,7 @@ from fracgpu.device_claims.preparation import why_not_prepared
 from fracgpu.errors import WireError
 from fracgpu.request.language import wanted_isolation
 from fracgpu.request.need import Isolation
+from fracgpu.state.claim_use import ClaimUse
 from fracgpu.state.pod_info import PodInfo
 from kube.client import KubeClient
 from kube.errors import KubeError, NotFound
@@ -167,26 +167,14 @@ class Preparer(Claims):
                 raise self._refuse("claim_refused", always)
             if why or pod is None:
                 return why or f"the pod of claim {claim.name} is not known yet"
-            if isinstance(use := await self._use_of(claim, pod), str):
-                return use
-            # Meanwhile another claim may have been prepared.
-            if why := self._why_not_yet(claim, pod):
-                return why
+            use = pod.claim_uses.get(claim.name)
+            if use is None:
+                text = f"pod {pod.record.name} does not name claim {claim.name}"
+                raise self._refuse("claim_refused", text)
             self._held.add(HeldClaim(claim=claim, pod=pod.record.uid, use=use))
             return pod, use
 
         return await self._at_last(check, "claim_refused", pause_s=_POLL_S, end_s=end_s)
-
-    async def _use_of(self, claim: DeviceClaim, pod: PodInfo) -> ClaimUse | str:
-        """Return which request of a claim each container has; a text if it cannot be read now."""
-        try:
-            use = (await self._held.uses_of(pod)).get(claim.name)
-        except (KubeError, WireError) as error:
-            return f"the pod of claim {claim.name} cannot be read: {error}"
-        if use is None:
-            text = f"pod {pod.record.name} does not name claim {claim.name}"
-            raise self._refuse("claim_refused", text)
-        return use
 
     async def _at_last(
         self,

@@ -46,11 +46,19 @@ class PodMetadata(msgspec.Struct, rename="camel"):
     owner_references: list[OwnerReference] | None = None
 
 
+class ClaimOfContainer(msgspec.Struct, frozen=True):
+    """A claim of its pod that a container has: one request of it, or all."""
+
+    name: str = ""
+    request: str = ""
+
+
 class Resources(msgspec.Struct):
     """The ``resources`` of a container, or of the whole pod."""
 
     limits: dict[str, str | int | float] | None = None
     requests: dict[str, str | int | float] | None = None
+    claims: list[ClaimOfContainer] | None = None
 
 
 class Port(msgspec.Struct, frozen=True, rename="camel"):
@@ -180,6 +188,7 @@ class PodStatus(msgspec.Struct, rename="camel"):
     conditions: list[PodCondition] | None = None
     init_container_statuses: list[ContainerStatus] | None = None
     container_statuses: list[ContainerStatus] | None = None
+    resource_claim_statuses: list[PodResourceClaim] | None = None
 
     @property
     def of_containers(self) -> tuple[ContainerStatus, ...]:

@@ -30,6 +30,7 @@ from fracgpu.request.grant_note import (
 from fracgpu.request.language import parse_gang, parse_request
 from fracgpu.request.need import Gang, PodNeed, Rebalance
 from fracgpu.state.allocation import Assignment, PodRecord, Resize, read_assignment
+from fracgpu.state.claim_use import ClaimUse, claim_uses
 from fracgpu.state.resize import read_resize
 
 _Pairs = tuple[tuple[str, str], ...]
@@ -66,6 +67,7 @@ class PodInfo:
         tolerations: which taints it tolerates; none if they cannot be read.
         has_claims: for volumes or devices, which kube-scheduler may have to bind before the pod.
         has_device_claims: it names ResourceClaims, of whatever driver.
+        claim_uses: those by name, with the request of each that its containers have.
         has_other_claims: some of them are none that FracGPU makes.
         device_claim: the ResourceClaim of ours that it names; empty without one.
         gated: a scheduling gate keeps kube-scheduler from trying it.
@@ -99,6 +101,7 @@ class PodInfo:
     tolerations: tuple[Toleration, ...] = ()
     has_claims: bool = False
     has_device_claims: bool = False
+    claim_uses: Mapping[str, ClaimUse] = field(default_factory=dict)
     has_other_claims: bool = False
     device_claim: str = ""
     gated: bool = False
@@ -204,6 +207,7 @@ def pod_info_of(pod: Pod) -> PodInfo:
         has_claims=bool(spec.resource_claims)
         or any(volume.persistent_volume_claim or volume.ephemeral for volume in spec.volumes or ()),
         has_device_claims=bool(spec.resource_claims),
+        claim_uses=claim_uses(pod) if spec.resource_claims else {},
         has_other_claims=not all(map(_is_ours, spec.resource_claims or ())),
         device_claim=claim,
         gated=bool(spec.scheduling_gates),

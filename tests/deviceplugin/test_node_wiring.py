@@ -46,7 +46,7 @@ class Rig:
 
     def __init__(self, wirings: Wirings = BOTH, api: FakeApi | None = None) -> None:
         self.api = api or FakeApi()
-        self.users = UsersClaims(self.api, self.api, node=NODE)
+        self.users = UsersClaims(self.api, node=NODE)
         self.clock = VirtualClock()
         self.node = NodeState(labels={names.SHARE_LABEL: "true"}, sharing=self.sharing(shared=True))
         self.pods: dict[str, PodInfo] | None = {}

@@ -53,7 +53,6 @@ async def a_rig(api: FakeApi) -> AsyncIterator[Rig]:
     held = HeldClaims(
         node=NODE,
         client=api,
-        pod_reader=api,
         tracker=tracker,
         clock=clock,
         on_change=lambda: None,

@@ -136,9 +136,7 @@ async def a_rig(
     registry, runtime = CollectorRegistry(), FakeRuntime()
     tracker = a_tracker(fake, clock)
     await tracker.refresh()
-    held = HeldClaims(
-        node=NODE, client=api, pod_reader=api, tracker=tracker, clock=clock, on_change=lambda: None
-    )
+    held = HeldClaims(node=NODE, client=api, tracker=tracker, clock=clock, on_change=lambda: None)
     prepared: list[tuple[Claim, str]] = []
     known = [True]
     preparer = Preparer(

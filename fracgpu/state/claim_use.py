@@ -2,11 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
 
-import msgspec
-
-from fracgpu.errors import decode_wire
+from fracgpu.k8s.pod import Pod
 from fracgpu.state.allocation import Assignment
 
 
@@ -41,67 +38,19 @@ class ClaimUse:
         return next(several, "")
 
 
-class _Use(msgspec.Struct):
-    name: str = ""
-    request: str = ""
-
-
-class _Resources(msgspec.Struct):
-    claims: list[_Use] | None = None
-
-
-class _Container(msgspec.Struct):
-    name: str = ""
-    resources: _Resources | None = None
-
-
-class _PodClaim(msgspec.Struct, rename="camel"):
-    name: str = ""
-    resource_claim_name: str | None = None
-
-
-class _Spec(msgspec.Struct, rename="camel"):
-    containers: list[_Container] | None = None
-    init_containers: list[_Container] | None = None
-    resource_claims: list[_PodClaim] | None = None
-
-
-class _Status(msgspec.Struct, rename="camel"):
-    resource_claim_statuses: list[_PodClaim] | None = None
-
-
-class _Pod(msgspec.Struct):
-    spec: _Spec = msgspec.field(default_factory=_Spec)
-    status: _Status = msgspec.field(default_factory=_Status)
-
-
-_decoder: Final = msgspec.json.Decoder(_Pod)
-
-
-def claims_of_pod(body: bytes) -> Mapping[str, ClaimUse]:
-    """Return the claims of a pod by their names, those made from a template too.
-
-    Raises:
-        WireError: *body* is no pod.
-    """
-    pod = decode_wire(_decoder.decode, body, what="Pod")
+def claim_uses(pod: Pod) -> Mapping[str, ClaimUse]:
+    """Return the claims of a pod by their names, those made from a template too."""
     spec = pod.spec
     names = {
         each.name: each.resource_claim_name
         for each in (*(pod.status.resource_claim_statuses or ()), *(spec.resource_claims or ()))
         if each.resource_claim_name
     }
-    uses = [
-        (container.name, use)
-        for container in (*(spec.init_containers or ()), *(spec.containers or ()))
-        for use in (container.resources and container.resources.claims) or ()
-    ]
     # Two entries of a pod may name one claim.
     found: dict[str, dict[str, tuple[str, ...]]] = {claim: {} for claim in names.values()}
-    for container, use in uses:
-        requests = found.get(names.get(use.name, ""), {})
-        requests[container] = (
-            *requests.get(container, ()),
-            *([use.request] if use.request else []),
-        )
+    for container in (*(spec.init_containers or ()), *(spec.containers or ())):
+        for use in (container.resources and container.resources.claims) or ():
+            requests = found.get(names.get(use.name, ""), {})
+            named = (use.request,) if use.request else ()
+            requests[container.name] = (*requests.get(container.name, ()), *named)
     return {claim: ClaimUse(requests=requests) for claim, requests in found.items()}
