@@ -57,13 +57,34 @@ class ClaimedMemory:
     def why_withheld(self, quotas: Iterable[ResourceQuota], wanted: Mapping[str, int]) -> str:
         """Return why claims of one namespace are not made; empty if they are.
 
+        In the API server's own words, which people know. What pods without a claim use is in
+        ``status.used``.
+
         Args:
             quotas: those of the namespace.
             wanted: the MiB of the claims, by key; whatever they count already is no other's.
         """
         namespaces = {key.partition("/")[0] for key in wanted}
         used = sum(self.by_namespace[one] for one in namespaces) - sum(map(self.of, wanted))
-        return why_withheld(quotas, used=used, wanted=sum(wanted.values()))
+        wanted_mib = sum(wanted.values())
+        for quota in quotas:
+            if MEMORY not in quota.hard:
+                continue
+            if quota.scopes:
+                return (
+                    f"quota {quota.name} limits {MEMORY} and has scopes, by which claims cannot be "
+                    "counted: leave its scopes out, or the limit"
+                )
+            hard, left = quota.hard[MEMORY], quota.left.get(MEMORY)
+            if left is None:
+                return f"quota {quota.name} says '{hard}' of {MEMORY}, which cannot be read"
+            if used + wanted_mib > left:
+                total = used + int(quota.used_of(MEMORY))
+                return (
+                    f"exceeded quota: {quota.name}, requested: {MEMORY}={wanted_mib}, used: "
+                    f"{MEMORY}={total}, limited: {MEMORY}={hard}"
+                )
+        return ""
 
     def promise(self, key: str, mib: int) -> None:
         """Count a claim while there is none."""
@@ -80,32 +101,6 @@ class ClaimedMemory:
         else:
             where[key] = mib
         self.by_namespace[key.partition("/")[0]] += self.of(key) - before
-
-
-def why_withheld(quotas: Iterable[ResourceQuota], *, used: int, wanted: int) -> str:
-    """Return why no claim of *wanted* MiB is made where others have *used*; empty if one is.
-
-    In the API server's own words, which people know. What pods without a claim use is in
-    ``status.used``.
-    """
-    for quota in quotas:
-        if MEMORY not in quota.hard:
-            continue
-        if quota.scopes:
-            return (
-                f"quota {quota.name} limits {MEMORY} and has scopes, by which claims cannot be "
-                "counted: leave its scopes out, or the limit"
-            )
-        hard, left = quota.hard[MEMORY], quota.left.get(MEMORY)
-        if left is None:
-            return f"quota {quota.name} says '{hard}' of {MEMORY}, which cannot be read"
-        if used + wanted > left:
-            total = used + int(quota.used_of(MEMORY))
-            return (
-                f"exceeded quota: {quota.name}, requested: {MEMORY}={wanted}, used: "
-                f"{MEMORY}={total}, limited: {MEMORY}={hard}"
-            )
-    return ""
 
 
 def quota_problem(

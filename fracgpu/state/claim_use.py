@@ -46,7 +46,6 @@ def claim_uses(pod: Pod) -> Mapping[str, ClaimUse]:
         for each in (*(pod.status.resource_claim_statuses or ()), *(spec.resource_claims or ()))
         if each.resource_claim_name
     }
-    # Two entries of a pod may name one claim.
     found: dict[str, dict[str, tuple[str, ...]]] = {claim: {} for claim in names.values()}
     for container in (*(spec.init_containers or ()), *(spec.containers or ())):
         for use in (container.resources and container.resources.claims) or ():

@@ -30,19 +30,6 @@ def test_a_claim_from_a_template_has_its_name_in_the_status() -> None:
     assert found == {"a-cards-x": ClaimUse(requests={"a": ("first",), "b": ()})}
 
 
-def test_two_entries_of_a_pod_that_name_one_claim_are_one() -> None:
-    """The API server admits them."""
-    body = pod_body(
-        need=None,
-        claims={"cards": "mine", "again": "mine"},
-        uses=[("a", "cards", "first"), ("b", "again", "second")],
-    )
-
-    found = claim_uses(decode_pod(json.dumps(body).encode()))
-
-    assert found == {"mine": ClaimUse(requests={"a": ("first",), "b": ("second",)})}
-
-
 def test_a_container_without_a_request_has_all_of_the_claim() -> None:
     use = ClaimUse(requests={"a": ("first",), "b": ("second",), "c": ()})
 
