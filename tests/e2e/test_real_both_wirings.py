@@ -6,7 +6,6 @@ from typing import Final
 
 import pytest
 
-from fracgpu import names
 from fracgpu.device_claims.claim import decode_claim
 from fracgpu.state.allocation import sizes as sizes_of
 from kube.client import KubeClient
@@ -40,12 +39,6 @@ NIC: Final = "nic.example.com"
 def a_nic_claim(name: str) -> Json:
     requests = [{"name": "nic", "exactly": {"deviceClassName": NIC}}]
     return {"metadata": {"name": name}, "spec": {"devices": {"requests": requests}}}
-
-
-def a_slot_pod(name: str) -> Json:
-    pod = a_gpu_pod(name, mib=MIB)
-    pod["spec"]["schedulerName"] = names.SCHEDULER_NAME
-    return pod
 
 
 async def install(client: KubeClient) -> None:
@@ -92,7 +85,7 @@ async def test_pods_of_both_wirings_are_placed_at_once_each_on_nodes_of_its_own(
     ) as cluster:
         client = cluster.client
         for number in range(ROOM + 2):
-            await client.create(PODS, a_slot_pod(f"slot-{number}"), namespace="default")
+            await client.create(PODS, a_gpu_pod(f"slot-{number}", mib=MIB))
             claiming = a_claiming_pod(f"claim-{number}", MIB)
             await client.create(PODS, claiming, namespace="default")
 
@@ -120,7 +113,7 @@ async def test_our_kube_scheduler_gives_a_slot_pod_another_drivers_device_too(
         before=install_with_nics,
         user=SCHEDULER.username,
     ) as cluster:
-        pod = a_slot_pod("slot-nic")
+        pod = a_gpu_pod("slot-nic", mib=MIB)
         pod["spec"]["resourceClaims"] = [{"name": "nic", "resourceClaimName": "nic"}]
         await cluster.client.create(PODS, pod, namespace="default")
 

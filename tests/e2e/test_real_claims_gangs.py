@@ -6,10 +6,10 @@ from typing import Any, Final
 
 import pytest
 
-from kube.kinds import Kind
 from tests.support.claims import a_claiming_pod
 from tests.support.gpu import some_cards
 from tests.support.real_claims import RealClaims, create_all, delete_pod, real_claims
+from tests.support.real_scheduler import GANG_GATES, create_pod_group
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -18,8 +18,6 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 CARDS = {name: some_cards(name, count=2, mib=24_000) for name in ("n1", "n2")}
 SIZE: Final = 3
 POD_MIB: Final = 16_000
-GATES: Final = "GenericWorkload=true,GangScheduling=true"
-POD_GROUPS: Final = Kind("scheduling.k8s.io/v1alpha2", "podgroups", "PodGroup", namespaced=True)
 
 
 async def bound(cluster: RealClaims) -> Counter[str]:
@@ -37,11 +35,9 @@ async def test_of_two_pod_groups_for_the_room_of_one_each_runs_whole_in_turn(
     tmp_path: Path,
 ) -> None:
     """kube-scheduler counts their pods itself, and takes their cards as they come."""
-    async with real_claims(tmp_path, CARDS, gates=GATES) as cluster, cluster.controller():
+    async with real_claims(tmp_path, CARDS, gates=GANG_GATES) as cluster, cluster.controller():
         for name in ("a", "b"):
-            policy = {"schedulingPolicy": {"gang": {"minCount": SIZE}}}
-            group = {"metadata": {"name": name, "namespace": "default"}, "spec": policy}
-            await cluster.client.create(POD_GROUPS, group)
+            await create_pod_group(cluster.client, name, SIZE)
         *most, last = [pod for name in ("a", "b") for pod in of_group(name)]
         await create_all(cluster.client, most[: SIZE - 1] + most[SIZE:])
 

@@ -2,21 +2,19 @@
 
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pytest
 
-from kube.kinds import PDBS, Kind
+from kube.kinds import PDBS
 from tests.support.claims import a_claiming_pod
 from tests.support.gpu import some_cards
 from tests.support.real_claims import RealClaims, create_all, delete_pod, real_claims
+from tests.support.real_scheduler import PRIORITY_CLASSES
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 
-PRIORITY_CLASSES: Final = Kind(
-    "scheduling.k8s.io/v1", "priorityclasses", "PriorityClass", namespaced=False
-)
 CARDS = {name: some_cards(name, count=1, mib=24_000) for name in ("n1", "n2")}
 
 

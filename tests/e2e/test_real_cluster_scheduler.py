@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 import yaml
 
-from cli.commands.certs import main as fracgpu_certs
 from fracgpu import names
 from kube.kinds import DAEMONSETS, DEPLOYMENTS, PODS
 from simulator.envtest.ports import free_ports
@@ -201,7 +200,7 @@ async def test_the_clusters_own_scheduler_takes_over_lives_through_a_new_authori
         async with users(harness.client, scheduler="default-scheduler") as applicants:
             await applicants.until_placed(5)
             starts, agents = static.starts, set(harness.pods.kubelet.started)
-            await rotate(harness)
+            await harness.rotate()
             harness.pods.proxy.service.cut()  # the next call needs a handshake
             await applicants.until_placed(10)
             await applicants.finish()
@@ -229,12 +228,6 @@ PLAIN = {"name": "c", "image": "x"}
 async def placed_by_ours(harness: Harness, name: str) -> None:
     pod = await placed(harness, name, names.SCHEDULER_NAME)
     assert names.ASSIGNMENT in pod["metadata"]["annotations"]
-
-
-async def rotate(harness: Harness) -> None:
-    argv = ["rotate", "--ca", "--timeout-s=240", f"--kubeconfig={harness.kubeconfig}"]
-    argv += ["--webhook-configurations="]  # none is here
-    assert await asyncio.to_thread(fracgpu_certs, argv) == 0
 
 
 def remove_words() -> Sequence[str]:

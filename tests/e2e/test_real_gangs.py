@@ -10,9 +10,9 @@ import pytest
 
 from fracgpu import names
 from fracgpu.state.pod_info import PodInfo
-from kube.kinds import PODS, Kind
+from kube.kinds import PODS
 from tests.support.gpu import a_gpu_pod, a_sharing_node, some_cards
-from tests.support.real_scheduler import Harness, real_scheduler
+from tests.support.real_scheduler import GANG_GATES, Harness, create_pod_group, real_scheduler
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
@@ -21,8 +21,6 @@ CARD_MIB = 24_000
 # One fits on a card, though a node of three cards has memory for four of them in all: that is how
 # many kube-scheduler itself would place there.
 POD_MIB = 16_000
-GATES = "GenericWorkload=true,GangScheduling=true"
-POD_GROUPS = Kind("scheduling.k8s.io/v1alpha2", "podgroups", "PodGroup", namespaced=True)
 # Within this the Bindings of a gang, which are written together, must all have taken effect.
 TOGETHER_S = 3.0
 
@@ -51,9 +49,7 @@ class Gangs:
         pods = [(gang, n) for gang, size in self.sizes.items() for n in range(size)]
         random.Random(seed).shuffle(pods)  # noqa: S311 - an order, no secret
         for gang, size in self.sizes.items() if self.pod_groups else ():
-            policy = {"schedulingPolicy": {"gang": {"minCount": size}}}
-            group = {"metadata": {"name": gang, "namespace": "default"}, "spec": policy}
-            await self.harness.client.create(POD_GROUPS, group)
+            await create_pod_group(self.harness.client, gang, size)
         for gang, n in pods:
             pod = a_gpu_pod(f"{gang}-{n}", mib=POD_MIB, terminationGracePeriodSeconds=0)
             if self.pod_groups:
@@ -89,7 +85,7 @@ class Gangs:
         return self.finished == self.sizes.keys()
 
 
-@pytest.mark.parametrize("gates", ["", GATES], ids=["annotation", "PodGroup"])
+@pytest.mark.parametrize("gates", ["", GANG_GATES], ids=["annotation", "PodGroup"])
 async def test_twenty_gangs_on_a_cluster_that_fits_a_third_all_run_in_turn(
     tmp_path: Path, gates: str
 ) -> None:

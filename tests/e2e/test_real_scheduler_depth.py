@@ -7,17 +7,19 @@ from typing import Any
 import pytest
 
 from fracgpu import names
-from kube.kinds import DEPLOYMENTS, NODES, PODS, Kind
+from kube.kinds import DEPLOYMENTS, NODES, PODS
 from tests.support.gpu import a_gpu_pod, a_sharing_node, a_workload, some_cards
-from tests.support.real_scheduler import Harness, assert_cards_hold, real_scheduler
+from tests.support.real_scheduler import (
+    PRIORITY_CLASSES,
+    Harness,
+    assert_cards_hold,
+    real_scheduler,
+)
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
 CARD_MIB = 24_000
-PRIORITY_CLASSES = Kind(
-    "scheduling.k8s.io/v1", "priorityclasses", "PriorityClass", namespaced=False
-)
 
 
 def some_nodes(count: int, *, cards: int = 4) -> list[dict[str, Any]]:

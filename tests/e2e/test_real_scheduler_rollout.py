@@ -4,7 +4,6 @@ Everything is as shipped and real but the nodes: ``tests/support/scheduler_pods.
 what stands in for kubelet and kube-proxy.
 """
 
-import asyncio
 import sys
 from collections.abc import Callable, Container
 from pathlib import Path
@@ -13,7 +12,6 @@ import pytest
 
 from certs.authority import read
 from certs.store import CertStore
-from cli.commands.certs import main as fracgpu_certs
 from kube.client import KubeClient
 from kube.kinds import LEASES
 from tests.support.scheduler_pods import SYSTEM, TIMEOUT_S, installed, settled, users
@@ -52,9 +50,7 @@ async def test_a_new_authority_an_update_and_the_loss_of_the_leader_never_stop_p
         async with users(harness.client) as applicants:
             await applicants.until_placed(5)
             first = await issuers(harness.client)
-            argv = ["rotate", "--ca", "--timeout-s=240", f"--kubeconfig={harness.kubeconfig}"]
-            argv += ["--webhook-configurations="]  # none is here
-            assert await asyncio.to_thread(fracgpu_certs, argv) == 0
+            await harness.rotate()
             after_rotation = set(harness.pods.kubelet.started)
             second = await issuers(harness.client)
             # A client that trusts only the earlier authority can no longer call any replica.

@@ -20,7 +20,6 @@ from simulator.background import background
 from tests.support.claims import a_claiming_pod
 from tests.support.gpu import a_gpu_pod, some_cards
 from tests.support.node import Node, a_node
-from tests.support.objects import Json
 from tests.support.simulated_claims import SimulatedClaims, a_claims_world
 from tests.support.waiting import until
 from tests.support.wiring_timeline import wiring_timeline
@@ -35,12 +34,6 @@ async def world(kubeconfig: Path, kube: KubeClient) -> AsyncIterator[SimulatedCl
     async with a_claims_world(kube, kubeconfig, wiring="devicePlugin+claims") as world:
         world.start_leader("one", lease_s=15)  # no other one takes over on a loaded machine
         yield world
-
-
-def a_slot_pod(name: str) -> Json:
-    pod = a_gpu_pod(name, mib=MIB)
-    pod["spec"]["schedulerName"] = names.SCHEDULER_NAME
-    return pod
 
 
 @asynccontextmanager
@@ -126,14 +119,14 @@ async def test_a_node_is_switched_both_ways_under_load_and_never_offers_both(
         kept_running(node) as codes,
     ):
         for number in range(4):
-            await world.client.create(PODS, a_slot_pod(f"slot-{number}"))
+            await world.client.create(PODS, a_gpu_pod(f"slot-{number}", mib=MIB))
         await until_running(world, "slot-", 4)
 
         # Pods of both kinds arrive while the node goes over, and the agent is killed.
         await label(world, "gpu-1", "claims")
         for number in range(4):
             await world.client.create(PODS, a_claiming_pod(f"claim-{number}", MIB))
-            await world.client.create(PODS, a_slot_pod(f"late-{number}"))
+            await world.client.create(PODS, a_gpu_pod(f"late-{number}", mib=MIB))
         await until_condition(world, "gpu-1", "False", "Switching")
         await delete(world, "slot-0", "slot-1")
         assert node.agent is not None
@@ -142,7 +135,7 @@ async def test_a_node_is_switched_both_ways_under_load_and_never_offers_both(
         assert set((await phases(world, "claim-")).values()) == {"Pending"}
         # What was bound by the old wiring until then keeps the node, and nothing more comes.
         await until_withdrawn(world, "gpu-1")
-        await world.client.create(PODS, a_slot_pod("late-4"))
+        await world.client.create(PODS, a_gpu_pod("late-4", mib=MIB))
         deleted: set[str] = set()
 
         async def gone_over() -> bool:
@@ -173,7 +166,7 @@ async def test_a_node_is_switched_both_ways_under_load_and_never_offers_both(
 
 async def test_a_pod_whose_wiring_has_no_node_is_told_so(world: SimulatedClaims) -> None:
     await world.add_node("claims-only", some_cards("claims-only", count=1, mib=8_000))
-    await world.client.create(PODS, a_slot_pod("slot"))
+    await world.client.create(PODS, a_gpu_pod("slot", mib=MIB))
 
     async def told() -> bool:
         events = await world.events("NoNodeOfWiring", pod="slot")

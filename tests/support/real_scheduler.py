@@ -13,7 +13,7 @@ from fracgpu import names
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from kube.access import connect_to
 from kube.client import KubeClient
-from kube.kinds import EVENTS, NAMESPACES, PODS
+from kube.kinds import EVENTS, NAMESPACES, PODS, Kind
 from kube.objects import decode_object
 from simulator.demo.definitions import install_definitions
 from simulator.demo.supervisor import Supervisor, why_not_ready
@@ -27,6 +27,18 @@ from tests.support.roles import running_roles
 from tests.support.waiting import until
 
 _SECRET: Final = "fracgpu-scheduler-tls"  # noqa: S105 - the name of a Secret, nothing secret
+PRIORITY_CLASSES: Final = Kind(
+    "scheduling.k8s.io/v1", "priorityclasses", "PriorityClass", namespaced=False
+)
+GANG_GATES: Final = "GenericWorkload=true,GangScheduling=true"
+_POD_GROUPS: Final = Kind("scheduling.k8s.io/v1alpha2", "podgroups", "PodGroup", namespaced=True)
+
+
+async def create_pod_group(client: KubeClient, name: str, size: int) -> None:
+    """Create a PodGroup of which *size* pods run or none; it needs `GANG_GATES`."""
+    policy = {"schedulingPolicy": {"gang": {"minCount": size}}}
+    metadata = {"name": name, "namespace": "default"}
+    await client.create(_POD_GROUPS, {"metadata": metadata, "spec": policy})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,6 +25,7 @@ from typing import Any, Final
 import yaml
 
 from certs.store import CertStore
+from cli.commands.certs import main as fracgpu_certs
 from fracgpu import names
 from kube.access import connect_to
 from kube.client import KubeClient
@@ -391,6 +392,12 @@ class Harness:
     kubectl: Kubectl
     kubeconfig: Path
     pods: SchedulerPods
+
+    async def rotate(self) -> None:
+        """Issue a new authority, and what it issues."""
+        argv = ["rotate", "--ca", "--timeout-s=240", f"--kubeconfig={self.kubeconfig}"]
+        argv += ["--webhook-configurations="]  # none is here
+        assert await asyncio.to_thread(fracgpu_certs, argv) == 0
 
 
 async def install(api: ControlPlane, client: KubeClient, kubectl: Kubectl, folder: Path) -> None:
