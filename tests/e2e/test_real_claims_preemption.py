@@ -91,4 +91,8 @@ async def test_the_pod_of_lower_priority_leaves_and_nobody_takes_its_card(
         await until(is_bound, what="the pod of higher priority gets the card")
         assert set(await cluster.bound()) == {"guarded", "p"}
         assert await cluster.overbooked() == []
-        assert await cluster.events("Preempted", pod="free")
+
+        async def told() -> bool:
+            return bool(await cluster.events("Preempted", pod="free"))
+
+        await until(told, what="an Event says who made it leave")
