@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
@@ -139,39 +138,35 @@ class RequestGate:
         self._body_timeout_s = body_timeout_s
         self._client_names = frozenset(client_names)
         self._large = asyncio.Semaphore(_LARGE_AT_ONCE)
+        self._with_large: set[int] = set()  # requests that it is held for
 
-    async def answer(
-        self, request: web.Request, answer: Callable[[bytes], Awaitable[web.Response]]
-    ) -> web.Response:
-        """Return *answer* to the request's body; a large one counts against the limit until then.
+    async def read(self, request: web.Request) -> bytes:
+        """Return a request's body; a large one counts against the limit until it is answered.
+
+        For handlers that are :meth:`guarded`.
 
         Raises:
             HTTPRequestTimeout: the body did not arrive in time.
             HTTPRequestEntityTooLarge: the body is longer than the limit.
         """
         length = request.content_length
-        if length is not None and length <= _LARGE_BYTES and request.content.is_eof():
-            return await answer(await request.read())  # nearly every body comes with its head
+        small = length is not None and length <= _LARGE_BYTES
+        if small and request.content.is_eof():
+            return await request.read()  # nearly every body comes with its head
         if length is not None and length > request.client_max_size:
             raise web.HTTPRequestEntityTooLarge(request.client_max_size, length)
-        async with AsyncExitStack() as held:
-            self._enter(request, Stage.READING)
-            small = length is not None and length <= _LARGE_BYTES
-            body = await self._read_in_time(request, None if small else held)
-            self._enter(request, Stage.JUDGING)
-            return await answer(body)
-
-    async def _read_in_time(
-        self, request: web.Request, held: AsyncExitStack | None = None
-    ) -> bytes:
+        self._enter(request, Stage.READING)
         try:
             async with asyncio.timeout(self._body_timeout_s):
-                if held is not None:
-                    await held.enter_async_context(self._large)
-                return await request.read()
+                if not small:
+                    await self._large.acquire()
+                    self._with_large.add(id(request))
+                body = await request.read()
         except TimeoutError:
             text = f"the body did not arrive within {self._body_timeout_s:g} s\n"
             raise web.HTTPRequestTimeout(text=text) from None
+        self._enter(request, Stage.JUDGING)
+        return body
 
     def guarded(self, handler: Handler) -> Handler:
         """Return a handler that tracks the stage of each connection, and refuses unknown clients.
@@ -195,6 +190,9 @@ class RequestGate:
                 )
             return await handler(request)
         finally:
+            if id(request) in self._with_large:
+                self._with_large.remove(id(request))
+                self._large.release()
             # Of a client that is gone, another connection may have the descriptor by now.
             if transport is not None and request.transport is transport:
                 self.connections.enter(descriptor, Stage.IDLE)
@@ -239,18 +237,15 @@ class AdmissionHandler:
         self._metrics = metrics
         self._clock = clock
         self._log = log.bind()  # made anew for each line otherwise
-        self.mutate = self._handler(self._judge_pod)
-        self.validate = self._handler(partial(self._judge_workload, admit_workload))
-        self.mutate_templates = self._handler(partial(self._judge_workload, grant_templates))
+        self.mutate = partial(self._answer, self._judge_pod)
+        self.validate = partial(self._answer, partial(self._judge_workload, admit_workload))
+        self.mutate_templates = partial(
+            self._answer, partial(self._judge_workload, grant_templates)
+        )
 
-    def _handler(self, judge: _Judge) -> Callable[[web.Request], Awaitable[web.Response]]:
-        return partial(self._handle, partial(self._answer, judge))
-
-    async def _handle(
-        self, answer: Callable[[bytes], Awaitable[web.Response]], request: web.Request
-    ) -> web.Response:
+    async def _answer(self, judge: _Judge, request: web.Request) -> web.Response:
         try:
-            return await self._gate.answer(request, answer)
+            body = await self._gate.read(request)
         except web.HTTPRequestEntityTooLarge as error:
             self._metrics.decided(Decision.TOO_LARGE, duration_s=0)
             log.warning("review_too_large", reason=error.text)
@@ -259,8 +254,6 @@ class AdmissionHandler:
             self._metrics.decided(Decision.TOO_SLOW, duration_s=0)
             log.warning("review_too_slow", reason=error.text)
             raise
-
-    async def _answer(self, judge: _Judge, body: bytes) -> web.Response:
         began_s = self._clock.monotonic()
         try:
             review = read_review(body)
@@ -287,11 +280,11 @@ class AdmissionHandler:
             event,
             uid=shorten(review.uid),
             operation=review.operation,
-            kind=shorten(review.kind),
+            kind=shorten(review.kind.kind),
             namespace=shorten(review.namespace),
             name=shorten(review.name, limit=_MOST_NAME),
-            user=shorten(review.user, limit=_MOST_NAME),
-            dry_run=review.dry_run,
+            user=shorten(review.user_info.username, limit=_MOST_NAME),
+            dry_run=bool(review.dry_run),
             took_us=round(took_s * 1e6),
             **details,
         )
@@ -310,9 +303,9 @@ class AdmissionHandler:
         return web.Response(body=answer, content_type="application/json")
 
     def _judge_pod(self, review: Review, labels: Mapping[str, str]) -> AdmissionResult:
-        config = self._context.config()
-        excluded = review.old is None and review.namespace in config.excluded_namespaces
-        beyond = check_size(review.object, review.old, what="the pod")
+        config, stored = self._context.config(), review.old
+        excluded = stored is None and review.namespace in config.excluded_namespaces
+        beyond = check_size(review.object, stored, what="the pod")
         if beyond is not None:
             forged = names.GRANTED.encode() in bytes(review.object)
             return _excluded(review) if excluded and not forged else beyond
@@ -323,7 +316,12 @@ class AdmissionHandler:
             pools = self._context.pools()
             declared = self._context.declared if pools and config.card_classes.wait else None
             return admit_update(
-                old, pod, user=review.user, config=config, select=select, declared=declared
+                old,
+                pod,
+                user=review.user_info.username,
+                config=config,
+                select=select,
+                declared=declared,
             )
         if excluded:
             with_claims = self._context.wirings.serves(Wiring.CLAIMS)
@@ -358,7 +356,7 @@ def _outcome_of(
     """Return how a review was answered: for metrics and for the log, with details, and in JSON."""
     match result:
         case Patched():
-            event = "pod_granted" if review.kind == "Pod" else "template_granted"
+            event = "pod_granted" if review.kind.kind == "Pod" else "template_granted"
             response = write_allowed(review.uid, patch=result.patch, warnings=result.warnings)
             return Decision.GRANTED, event, {"granted": result.granted}, response
         case Allowed():
@@ -367,7 +365,7 @@ def _outcome_of(
             decision = Decision.UNTOUCHED if passed else Decision.UNCHANGED
             return decision, "review_passed", {}, response
         case Denied():
-            event = "pod_refused" if review.kind == "Pod" else "workload_refused"
+            event = "pod_refused" if review.kind.kind == "Pod" else "workload_refused"
             response = write_refused(
                 review.uid, message=result.message, code=result.code, reason=result.reason
             )

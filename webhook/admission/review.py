@@ -5,7 +5,6 @@ Source: k8s.io/api/admission/v1 types.go.
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from enum import StrEnum
 from typing import Final, TypeVar
 
 import msgspec
@@ -213,15 +212,14 @@ def specs(pod: Pod) -> tuple[ContainerSpec, ...]:
 
     Without the resources of a node itself: no request for a card is made in those.
     """
-    apps = [_spec(each, ContainerKind.APP) for each in pod.spec.containers]
-    written = _written_containers(pod) if len(apps) > 1 else ()
+    spec = pod.spec
+    apps = [_spec(each, ContainerKind.APP) for each in spec.containers]
+    written = _written_containers(pod.metadata.managed_fields) if len(apps) > 1 else ()
     if written:
-        apps = [msgspec.structs.replace(spec, injected=spec.name not in written) for spec in apps]
-    if not pod.spec.init_containers:
+        apps = [msgspec.structs.replace(each, injected=each.name not in written) for each in apps]
+    if not spec.init_containers:
         return tuple(apps)
-    init = [
-        _spec(each, init_container_kind(each.restart_policy)) for each in pod.spec.init_containers
-    ]
+    init = [_spec(each, init_container_kind(each.restart_policy)) for each in spec.init_containers]
     return (*init, *apps)
 
 
@@ -243,14 +241,16 @@ _managers_decoder: Final = msgspec.json.Decoder(list[_Manager])
 _KEY_OF_ITEM: Final = "k:"
 
 
-def _written_containers(pod: Pod) -> frozenset[str]:
+def _written_containers(managed_fields: msgspec.Raw) -> frozenset[str]:
     """Return the app containers that the request's author wrote; empty where that is not known.
 
     ``managedFields`` has the fields of the object as it was sent, and not what webhooks have added
     to it since (apiserver, pkg/endpoints/handlers/create.go).
     """
+    if managed_fields is _NULL:
+        return frozenset()
     with suppress(ValueError, RecursionError):  # as msgspec raises; a template may have anything
-        found = _managers_decoder.decode(pod.metadata.managed_fields)
+        found = _managers_decoder.decode(managed_fields)
         items = [key for manager in found for key in manager.fields.spec.containers]
         return frozenset(
             msgspec.json.decode(key.removeprefix(_KEY_OF_ITEM), type=_ContainerName).name
@@ -277,8 +277,9 @@ def _spec(container: Container, kind: ContainerKind) -> ContainerSpec:
 
 
 def _beside_host(amounts: dict[str, str | int | float] | None) -> dict[str, str]:
-    found = amounts.items() if amounts else ()
-    return {key: str(amount) for key, amount in found if key not in _OF_HOST}
+    if not amounts or amounts.keys() <= _OF_HOST:
+        return {}  # nearly every container
+    return {key: str(amount) for key, amount in amounts.items() if key not in _OF_HOST}
 
 
 _API_VERSION: Final = "admission.k8s.io/v1"
@@ -290,66 +291,56 @@ _OF_HOST: Final = frozenset({"cpu", "memory", "ephemeral-storage"})
 _MOST_WARNINGS_CHARS: Final = 4000
 
 
-class Operation(StrEnum):
-    """The operation under review."""
+CREATE: Final = "CREATE"
 
-    CREATE = "CREATE"
-    UPDATE = "UPDATE"
+UPDATE: Final = "UPDATE"
 
 
-_OPERATIONS: Final = {operation.value: operation for operation in Operation}
+class GroupKind(msgspec.Struct, frozen=True):
+    """The kind of an object; the core's group is empty."""
 
-
-class Review(msgspec.Struct, frozen=True, kw_only=True):
-    """One admission request of the API server.
-
-    Attributes:
-        uid: of the request, repeated in the answer.
-        group: API group of the object, empty for the core.
-        name: of the object; the prefix of its name while it has none.
-        user: who makes the request.
-        dry_run: nothing is stored, whatever the answer.
-        object: JSON of the object.
-        old: JSON of the stored object, for UPDATE.
-    """
-
-    uid: str
-    operation: Operation
-    group: str
-    kind: str
-    namespace: str
-    name: str
-    user: str
-    dry_run: bool
-    object: msgspec.Raw
-    old: msgspec.Raw | None = None
-
-
-class _GroupKind(msgspec.Struct):
     kind: str
     group: str = ""
 
 
-class _User(msgspec.Struct):
+class UserInfo(msgspec.Struct, frozen=True):
+    """Who makes a request."""
+
     username: str = ""
 
 
-class _Request(msgspec.Struct, rename="camel"):
+class Review(msgspec.Struct, frozen=True, rename="camel"):
+    """One admission request of the API server.
+
+    Attributes:
+        uid: of the request, repeated in the answer.
+        operation: ``CREATE`` or ``UPDATE``.
+        name: of the object; the prefix of its name while it has none.
+        object: JSON of the object.
+        old_object: JSON of the stored object, for UPDATE.
+        dry_run: nothing is stored, whatever the answer.
+    """
+
     uid: str
-    kind: _GroupKind
+    kind: GroupKind
     operation: str
     name: str = ""
     namespace: str = ""
-    user_info: _User = msgspec.field(default_factory=_User)
+    user_info: UserInfo = UserInfo()
     object: msgspec.Raw = _NULL
     old_object: msgspec.Raw = _NULL
     dry_run: bool | None = None
+
+    @property
+    def old(self) -> msgspec.Raw | None:
+        """JSON of the object before an update; None for a new one."""
+        return self.old_object if self.operation == UPDATE else None
 
 
 class _Review(msgspec.Struct, rename="camel"):
     api_version: str
     kind: str
-    request: _Request
+    request: Review
 
 
 class _Status(msgspec.Struct):
@@ -384,33 +375,21 @@ def read_review(body: bytes) -> Review:
         MalformedReviewError: the body is not an AdmissionReview; the message says why.
     """
     wire = decode(_review_decoder, body, what="the body")
-    if (wire.api_version, wire.kind) != (_API_VERSION, _KIND):
+    if wire.api_version != _API_VERSION or wire.kind != _KIND:
         found = f"{wire.api_version[:80]} {wire.kind[:80]}"
         raise MalformedReviewError(f"the body is {found}; want {_API_VERSION} {_KIND}")
-    request = wire.request
-    if not request.uid:
+    review = wire.request
+    if not review.uid:
         raise MalformedReviewError("request.uid is empty; want the uid that the answer repeats")
-    operation = _OPERATIONS.get(request.operation)
-    if operation is None:
+    if review.operation not in (CREATE, UPDATE):
         raise MalformedReviewError(
-            f"request.operation is {request.operation[:40]!r}; want CREATE or UPDATE"
+            f"request.operation is {review.operation[:40]!r}; want CREATE or UPDATE"
         )
-    if request.object == _NULL:
+    if review.object == _NULL:
         raise MalformedReviewError("request.object is null; want the object")
-    if operation is Operation.UPDATE and request.old_object == _NULL:
+    if review.operation == UPDATE and review.old_object == _NULL:
         raise MalformedReviewError("request.oldObject is null; want the object before the update")
-    return Review(
-        uid=request.uid,
-        operation=operation,
-        group=request.kind.group,
-        kind=request.kind.kind,
-        namespace=request.namespace,
-        name=request.name,
-        user=request.user_info.username,
-        dry_run=bool(request.dry_run),
-        object=request.object,
-        old=request.old_object if operation is Operation.UPDATE else None,
-    )
+    return review
 
 
 def read_pods(review: Review) -> tuple[Pod, Pod | None]:
@@ -419,19 +398,18 @@ def read_pods(review: Review) -> tuple[Pod, Pod | None]:
     Raises:
         MalformedReviewError: the review is of another kind, or a pod cannot be decoded.
     """
-    if (review.group, review.kind) != ("", "Pod"):
+    if review.kind.group or review.kind.kind != "Pod":
         raise MalformedReviewError(
             f"request.kind is {kind_of(review)}; want core Pod, as the webhook's rules say"
         )
     pod = read_pod(review.object, what="request.object")
-    if review.old is None:
-        return pod, None
-    return pod, read_stored_pod(review.old, what="request.oldObject")
+    old = review.old
+    return pod, None if old is None else read_stored_pod(old, what="request.oldObject")
 
 
 def kind_of(review: Review) -> str:
     """Return the group and kind of the object, for messages."""
-    return f"{review.group[:80] or 'core'} {review.kind[:80]}"
+    return f"{review.kind.group[:80] or 'core'} {review.kind.kind[:80]}"
 
 
 def write_allowed(uid: str, *, patch: bytes | None = None, warnings: Sequence[str] = ()) -> bytes:

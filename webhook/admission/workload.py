@@ -58,7 +58,7 @@ def admit_workload(review: Review, context: DecisionContext) -> AdmissionResult:
         MalformedReviewError: the kind is no known workload, or the body is no object.
     """
     kind = _kind(review, context.config)
-    beyond = check_size(review.object, review.old, what=f"the {review.kind}")
+    beyond = check_size(review.object, review.old, what=f"the {review.kind.kind}")
     if beyond is not None:
         return beyond
     new = decode(_fields_decoder, review.object, what="request.object")
@@ -69,7 +69,7 @@ def admit_workload(review: Review, context: DecisionContext) -> AdmissionResult:
         if number == MAX_TEMPLATES:
             return _too_many(review)
         where = _path_of(place)
-        result = _judge_template(template, context, on_each_node=review.kind == "DaemonSet")
+        result = _judge_template(template, context, on_each_node=review.kind.kind == "DaemonSet")
         if isinstance(result, Denied):
             return msgspec.structs.replace(result, message=f"in {shorten(where)}: {result.message}")
         asked = asked or result.dialect != Allowed().dialect
@@ -92,7 +92,7 @@ def grant_templates(review: Review, context: DecisionContext) -> AdmissionResult
         MalformedReviewError: the kind is no known workload, or the body is no object.
     """
     kind = _kind(review, context.config)
-    beyond = check_size(review.object, review.old, what=review.kind)
+    beyond = check_size(review.object, review.old, what=review.kind.kind)
     if beyond is not None or context.classes is None:
         return Allowed()
     return _with_grants(review, kind, context)
@@ -197,7 +197,7 @@ def _is_suspended(fields: _Fields) -> bool:
 
 
 def _too_many(review: Review) -> AdmissionResult:
-    fault = f"the {review.kind} has more than {MAX_TEMPLATES} pod templates; want fewer"
+    fault = f"the {review.kind.kind} has more than {MAX_TEMPLATES} pod templates; want fewer"
     return Denied(message=fault) if asks_in_json(review.object) else Allowed()
 
 
@@ -223,7 +223,7 @@ def _new_templates(
 
 def _kind(review: Review, config: AdmissionConfig) -> WorkloadKind:
     for workload in (*BUILT_IN_WORKLOADS, *config.workloads):
-        if (workload.group, workload.kind) == (review.group, review.kind):
+        if (workload.group, workload.kind) == (review.kind.group, review.kind.kind):
             return workload
     raise MalformedReviewError(
         f"request.kind is {kind_of(review)}; want a workload: "
@@ -300,13 +300,13 @@ def _path_of(place: _Place) -> str:
 def _misplaced(fields: _Fields, kind: WorkloadKind, review: Review) -> Iterator[str]:
     """Yield warnings about requests in the workload's own metadata, where they have no effect."""
     # A CronJob also has the metadata of its Jobs, above those of their pods.
-    above = ("", "spec.jobTemplate.") if review.kind == "CronJob" else ("",)
+    above = ("", "spec.jobTemplate.") if review.kind.kind == "CronJob" else ("",)
     for place in (
         f"{parent}metadata.{part}" for parent in above for part in ("annotations", "labels")
     ):
         found = [str(where[-1]) for where, _ in _at(fields, f"{place}.*")]
         for key, meant in requests_among(found).items():
             yield (
-                f"{place}['{key}'] has no effect on a {review.kind}: write {meant} in "
+                f"{place}['{key}'] has no effect on a {review.kind.kind}: write {meant} in "
                 f"{kind.templates[0]}.metadata.annotations"
             )

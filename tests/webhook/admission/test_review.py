@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from tests.webhook.builders import Json, a_pod, a_review
 from webhook.admission.review import (
+    CREATE,
     MalformedReviewError,
-    Operation,
     read_pods,
     read_review,
     write_allowed,
@@ -27,8 +27,8 @@ def body(review: Json) -> bytes:
 def test_a_review_is_read_as_the_question_it_is() -> None:
     review = read_review(body(a_review(a_pod(fraction="0.5"), dryRun=True)))
 
-    assert (review.uid, review.operation, review.dry_run) == (UID, Operation.CREATE, True)
-    assert (review.namespace, review.name, review.user) == ("ml", "job-1", "alice")
+    assert (review.uid, review.operation, review.dry_run) == (UID, CREATE, True)
+    assert (review.namespace, review.name, review.user_info.username) == ("ml", "job-1", "alice")
     pod, old = read_pods(review)
     assert pod.annotations == {"fracgpu.io/fraction": "0.5"}
     assert old is None
