@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 import sys
 from typing import Final, TextIO
 
@@ -25,14 +26,15 @@ def configure(
     out = sys.stderr if stream is None else stream
     as_json = not out.isatty() if json is None else json
     number = logging.getLevelNamesMapping()[level.upper()]
-    shared: list[structlog.typing.Processor] = [
-        structlog.processors.add_log_level,
-        _name_empty_errors,
-        _write_time,
-    ]
-    last = _last_processors(as_json=as_json, colors=out.isatty())
+    # Rich tracebacks print local variables, and a local may be a private key.
+    plain = structlog.dev.plain_traceback
+    last: structlog.typing.Processor = (
+        _json_line
+        if as_json
+        else structlog.dev.ConsoleRenderer(colors=out.isatty(), exception_formatter=plain)
+    )
     structlog.configure(
-        processors=[*shared, *last],
+        processors=[_complete, last],
         wrapper_class=structlog.make_filtering_bound_logger(number),
         logger_factory=structlog.WriteLoggerFactory(file=out),
         cache_logger_on_first_use=False,
@@ -40,8 +42,8 @@ def configure(
     handler = logging.StreamHandler(out)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=[*shared, structlog.stdlib.add_logger_name],
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last],
+            foreign_pre_chain=[_complete, structlog.stdlib.add_logger_name],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, last],
         )
     )
     root = logging.getLogger()
@@ -53,45 +55,37 @@ def configure(
 
 _ERROR_FIELDS: Final = ("error", "reason")
 
+_clock: Final = SystemClock()
 
-def _name_empty_errors(
-    _logger: object, _method: str, event: structlog.typing.EventDict
+_encoder: Final = msgspec.json.Encoder(enc_hook=str)
+
+_BEYOND_ASCII: Final = re.compile("[^\x00-\x7f]")
+
+
+def _complete(
+    logger: object, method: str, event: structlog.typing.EventDict
 ) -> structlog.typing.EventDict:
-    """Write the type of the error that is being handled where its text is empty.
+    """Write the level and the time, in UTC, and what an error is that has no text.
 
-    ``str(TimeoutError())`` is empty, as is that of any error without arguments.
+    ``str(TimeoutError())`` is empty, as is that of any error without arguments: then it is the
+    type of the error that is being handled.
     """
+    event = structlog.processors.add_log_level(logger, method, event)
     for field in _ERROR_FIELDS:
         if event.get(field) == "":
             error = sys.exc_info()[1]
             event[field] = "not said" if error is None else type(error).__name__
+    event["timestamp"] = msgspec.to_builtins(_clock.now())  # ISO 8601 with a Z
     return event
-
-
-_clock: Final = SystemClock()
-
-
-def _write_time(
-    _logger: object, _method: str, event: structlog.typing.EventDict
-) -> structlog.typing.EventDict:
-    """Write the time in UTC, as ISO 8601 with a Z; msgspec does it in a quarter of isoformat's."""
-    event["timestamp"] = msgspec.to_builtins(_clock.now())
-    return event
-
-
-# Built once: json.dumps builds another encoder for each line.
-_encode: Final = json.JSONEncoder(default=str).encode
 
 
 def _json_line(logger: object, method: str, event: structlog.typing.EventDict) -> str:
+    """Return an event as JSON in ASCII: nothing in it is a control sequence to a terminal."""
     if "exc_info" in event:
         event = structlog.processors.format_exc_info(logger, method, event)
-    return _encode(event)
-
-
-def _last_processors(*, as_json: bool, colors: bool) -> list[structlog.typing.Processor]:
-    if as_json:
-        return [_json_line]
-    # Rich tracebacks print local variables, and a local may be a private key.
-    plain = structlog.dev.plain_traceback
-    return [structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=plain)]
+    try:
+        line = _encoder.encode(event).decode()
+    except UnicodeEncodeError:  # a text that is no Unicode, such as the name of a file
+        texts = {key: f"{value}".encode(errors="replace") for key, value in event.items()}
+        line = _encoder.encode({key: text.decode() for key, text in texts.items()}).decode()
+    return _BEYOND_ASCII.sub(lambda found: json.dumps(found[0])[1:-1], line)

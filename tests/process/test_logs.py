@@ -1,6 +1,7 @@
 import io
 import json
 import logging
+from pathlib import Path
 
 import pytest
 import structlog
@@ -40,6 +41,34 @@ def test_off_a_terminal_each_event_is_one_json_object() -> None:
     line = json.loads(out.getvalue())
     assert line.pop("timestamp").endswith("Z")
     assert line == {"event": "pod_bound", "pod": "ml/a", "gpu_mem_mib": 4096, "level": "info"}
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        ("caf\u00e9 \U0001f600 \x9b31m", "caf\u00e9 \U0001f600 \x9b31m"),
+        ("no \udcff name", "no ? name"),
+    ],
+)
+def test_every_text_is_written_in_ascii_without_control_characters(text: str, read: str) -> None:
+    out = io.StringIO()
+    logs.configure(stream=out)
+
+    structlog.get_logger().info("file_read", path=text)
+
+    line = out.getvalue()
+    assert line.isascii()
+    assert json.loads(line)["path"] == read
+
+
+def test_what_json_does_not_have_is_written_as_its_text() -> None:
+    out = io.StringIO()
+    logs.configure(stream=out)
+
+    structlog.get_logger().info("it", path=Path("/etc/x"), error=ValueError("no"), key=(1, None))
+
+    line = json.loads(out.getvalue())
+    assert (line["path"], line["error"], line["key"]) == ("/etc/x", "no", [1, None])
 
 
 def test_on_a_terminal_an_event_is_a_line_for_people() -> None:
