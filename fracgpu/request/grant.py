@@ -47,8 +47,6 @@ class Fitting:
         # Containers whose limits already state gpu-mem: numerator, denominator, cards and the total
         # MiB stated. For a container that asks for MiB: MiB, 0, cards and the total.
         self._with_limit: list[tuple[int, int, int, int]] = []
-        # App containers run all at once, so their sum is the peak and needs no fold by kind.
-        self._all_at_once = True
         self._mib_fits = self._slots_agree = True
         self._most_cards = self._all_cards = 0
         # The peak of all shares, in cards of one class, is exactly _exact / _scale: 3/2 for 1/2 on
@@ -57,9 +55,8 @@ class Fitting:
         for part in request.slices:
             cards, share = part.cards, part.share
             if share is not None:
-                numerator, denominator = share.numerator, share.denominator
+                numerator, denominator = share.as_integer_ratio()
                 self._shares.append((part.kind, numerator, denominator, cards))
-                self._all_at_once = self._all_at_once and part.kind is ContainerKind.APP
                 self._most_cards = max(self._most_cards, cards)
                 self._all_cards += cards
                 self._scale = lcm(self._scale, denominator)
@@ -73,9 +70,13 @@ class Fitting:
                 self._with_limit.append((numerator, denominator, cards, part.stated_mib))
             if part.stated_slots is not None and part.stated_slots != cards:
                 self._slots_agree = False
-        self._exact = pod_resource_sum(
+        self._exact = self._peak(self._scale)
+
+    def _peak(self, size: int) -> int:
+        """Return what all shares need together of cards that have *size* each, rounded up each."""
+        return pod_resource_sum(
             [
-                (kind, numerator * (self._scale // denominator) * cards)
+                (kind, -(-numerator * size // denominator) * cards)
                 for kind, numerator, denominator, cards in self._shares
             ]
         )
@@ -110,21 +111,7 @@ class Fitting:
         # each, which is nearly always so, the exact sum below is not needed.
         if self._exact * size_mib <= (most * size_mib - self._all_cards) * self._scale:
             return True
-        if self._all_at_once:
-            peak_mib = sum(
-                [
-                    -(-numerator * size_mib // denominator) * cards
-                    for _, numerator, denominator, cards in self._shares
-                ]
-            )
-        else:
-            peak_mib = pod_resource_sum(
-                [
-                    (kind, -(-numerator * size_mib // denominator) * cards)
-                    for kind, numerator, denominator, cards in self._shares
-                ]
-            )
-        return peak_mib <= most * size_mib
+        return self._peak(size_mib) <= most * size_mib
 
     def agrees(self, card_class: CardClass) -> bool:
         """Report whether limits that the pod already has match what this class would give it."""
@@ -310,15 +297,6 @@ def _first_held(
     return held, None
 
 
-def _mib_in(part: SliceRequest, card_class: CardClass | None) -> Mib:
-    """Return the MiB on each card of a container; a share is a share of *card_class*."""
-    if part.share is None:
-        assert part.mib is not None, "a slice has a share or MiB"
-        return part.mib
-    assert card_class is not None, "a share is a share of some class"
-    return share_of(part.share, capacity_mib=card_class.capacity_mib)
-
-
 def _is_default(card_class: CardClass, rule: ClassRule) -> bool:
     if rule.default_mib is not None and card_class.capacity_mib != rule.default_mib:
         return False
@@ -410,19 +388,26 @@ def _describe_one(need: ContainerNeed, card_class: CardClass | None) -> str:
 
 
 def _need_in(request: PodRequest, card_class: CardClass | None) -> PodNeed:
-    containers = [
-        ContainerNeed(
-            name=part.container,
-            kind=part.kind,
-            cards=part.cards,
-            mib=_mib_in(part, card_class),
-            cores=part.cores,
-            share=part.share,
-            limit_share=part.limit_share,
-            limit_mib=part.limit_mib,
+    """Return a request in MiB; shares are shares of a card of *card_class*."""
+    capacity_mib = Mib(0) if card_class is None else card_class.capacity_mib
+    containers = []
+    for part in request.slices:
+        mib = part.mib
+        if mib is None:
+            assert part.share is not None, "a slice has a share or MiB"
+            mib = share_of(part.share, capacity_mib=capacity_mib)
+        containers.append(
+            ContainerNeed(
+                name=part.container,
+                kind=part.kind,
+                cards=part.cards,
+                mib=mib,
+                cores=part.cores,
+                share=part.share,
+                limit_share=part.limit_share,
+                limit_mib=part.limit_mib,
+            )
         )
-        for part in request.slices
-    ]
     return need_of(request, containers)
 
 

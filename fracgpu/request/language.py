@@ -84,18 +84,19 @@ def parse_request(
         return None  # nearly every pod
     refuse_beyond(annotations, containers)
     _refuse_unknown_keys(annotations)
-    strategy = _choice(annotations, names.PLACEMENT, Strategy)
-    topology = _choice(annotations, names.TOPOLOGY, Topology)
-    isolation = _isolations(annotations)
-    parse_gang(annotations)
-    rebalance = _choice(annotations, names.REBALANCE, Rebalance)
-    limits = [*map(parse_resource_limits, containers)]
+    of_pod = _of_pod(annotations, _FIRST)
+    of_pod.pop("gang", None)  # the scheduler alone reads it
+    stated = {
+        spec.name: parse_resource_limits(spec)
+        for spec in containers
+        if spec.limits or spec.requests
+    }
     items, unnamed, main = _items_by_container(annotations, everything, containers)
     slices = []
-    for spec, (mib, slots) in zip(containers, limits, strict=True):
-        own = items.get(spec.name)
-        if own is not None or mib is not None or slots is not None:
-            part = _slice(spec, own or {}, annotations, mib, slots)
+    for spec in containers:
+        if spec.name in items or spec.name in stated:
+            own, (mib, slots) = items.get(spec.name, {}), stated.get(spec.name, (None, None))
+            part = _slice(spec, own, annotations, mib, slots)
             if part is not None:
                 slices.append(part)
     if not slices:
@@ -103,18 +104,10 @@ def parse_request(
         return None
     if unnamed:
         _refuse_unclear_items(annotations, slices, unnamed, main)
-    if isolation:
-        _refuse_several_cards_of_mps(isolation, slices)
-        _refuse_unenforced_limits(annotations, isolation)
-    return PodRequest(
-        slices=tuple(slices),
-        vendor=_choice(annotations, names.VENDOR, Vendor),
-        models=parse_models(annotations),
-        strategy=strategy,
-        rebalance=rebalance,
-        topology=topology,
-        isolation=isolation,
-    )
+    if names.ISOLATION in annotations:
+        _refuse_several_cards_of_mps(of_pod["isolation"], slices)
+        _refuse_unenforced_limits(annotations, of_pod["isolation"])
+    return PodRequest(slices=tuple(slices), **of_pod, **_of_pod(annotations, _LAST))
 
 
 def _slice(
@@ -125,30 +118,19 @@ def _slice(
     slots: int | None,
 ) -> SliceRequest | None:
     """Return what a container asks for with its *own* items, and limits of *mib* and *slots*."""
-    share, memory = own.get(names.FRACTION), own.get(names.MEMORY)
-    if share is not None and memory is not None:
+    if "share" in own and "mib" in own:
         raise RequestError(
             field=names.FRACTION,
             found=annotations[names.FRACTION],
             wanted=f"either fraction or memory for container '{spec.name}', not both",
         )
-    if share is None and memory is None and mib is None:
-        _refuse_orphans(spec, annotations, own)
-        return None
-    count = own.get(names.CARDS, 1)
-    if share is None and memory is None and mib is not None:
-        memory = split_over_cards(mib, count, spec.name)
+    if "share" not in own and "mib" not in own:
+        if mib is None:
+            _refuse_orphans(spec, annotations, own)
+            return None
+        own = {**own, "mib": split_over_cards(mib, own.get("cards", 1), spec.name)}
     part = SliceRequest(
-        container=spec.name,
-        kind=spec.kind,
-        share=share,
-        mib=memory,
-        limit_share=own.get(names.FRACTION_LIMIT),
-        limit_mib=own.get(names.MEMORY_LIMIT),
-        cores=own.get(names.CORES, 0),
-        cards=count,
-        stated_mib=mib,
-        stated_slots=slots,
+        container=spec.name, kind=spec.kind, stated_mib=mib, stated_slots=slots, **own
     )
     _refuse_other_limit(annotations, part)
     return part
@@ -244,9 +226,10 @@ def refuse_beyond(annotations: Mapping[str, str], containers: Sequence[Container
                 found=spec.name,
                 wanted=f"at most {MAX_NAME_CHARS} characters",
             )
-    long = [key for key, text in annotations.items() if len(text) > MAX_VALUE_CHARS]
-    for key in names.REQUEST_KEYS if long else ():
-        if key in long:
+    if max(map(len, annotations.values()), default=0) <= MAX_VALUE_CHARS:
+        return
+    for key in names.REQUEST_KEYS:
+        if len(annotations.get(key, "")) > MAX_VALUE_CHARS:
             raise RequestError(
                 field=key,
                 found=annotations[key],
@@ -286,7 +269,7 @@ def _refuse_orphans(
     spec: ContainerSpec, annotations: Mapping[str, str], own: Collection[str]
 ) -> None:
     for key in _ORPHANS if own else ():
-        if key in own:
+        if ITEMS[key][0] in own:
             raise RequestError(
                 field=key,
                 found=annotations[key],
@@ -347,36 +330,32 @@ def _items_by_container(
         everything: all annotations of the pod.
         containers: of the pod.
     """
-    keys = sorted(ITEM_PARSERS.keys() & annotations.keys(), key=ITEM_KEYS.index)
+    keys = sorted(ITEMS.keys() & annotations.keys(), key=[*ITEMS].index)
     unnamed = [key for key in keys if "=" not in annotations[key]]
     main = main_container(everything, containers) if unnamed else None
     items: dict[str, dict[str, Any]] = {}
     for key in keys:
-        for name, item in _items(annotations, key, containers, main=main):
-            items.setdefault(name, {})[key] = item
+        field, parse = ITEMS[key]
+        for name, item in _texts(annotations[key], key, containers, main=main):
+            items.setdefault(name, {})[field] = parse(item, key)
     return items, unnamed, main
 
 
-def _items(
-    annotations: Mapping[str, str],
-    key: str,
-    containers: Sequence[ContainerSpec],
-    *,
-    main: str | None,
-) -> list[tuple[str, Any]]:
-    """Parse one annotation: one item for the main container, or ``name=item`` pairs."""
-    text, parse = annotations[key], ITEM_PARSERS[key]
+def _texts(
+    text: str, key: str, containers: Sequence[ContainerSpec], *, main: str | None
+) -> Iterable[tuple[str, str]]:
+    """Return the items of one annotation: one for the main container, or ``name=item`` pairs."""
     if "=" in text:
-        return [(name, parse(item, key)) for name, item in _pairs(text, key, containers).items()]
+        return _pairs(text, key, containers).items()
     if main is None:
         raise RequestError(field=key, found=text, wanted="a pod with at least one container")
     if "," in text and len(containers) > 1:
         raise RequestError(field=key, found=text, wanted=_PAIRS)
-    return [(main, parse(text.strip(), key))]
+    return [(main, text.strip())]
 
 
 def _pairs(text: str, key: str, containers: Sequence[ContainerSpec]) -> dict[str, str]:
-    known = {spec.name: None for spec in containers}
+    known = [spec.name for spec in containers]
     items: dict[str, str] = {}
     for pair in text.split(","):
         name, equals, item = pair.partition("=")
@@ -416,16 +395,16 @@ def _cards(text: str, key: str) -> int:
     return parse_count(text, field=key, low=1, high=MAX_CARDS, wanted=wanted)
 
 
-# The keys whose value has one item for each container, and what parses an item.
-ITEM_PARSERS: Final[Mapping[str, Callable[[str, str], Any]]] = {
-    names.FRACTION: _share,
-    names.MEMORY: _memory,
-    names.FRACTION_LIMIT: _share,
-    names.MEMORY_LIMIT: _memory,
-    names.CORES: _cores,
-    names.CARDS: _cards,
+# The keys whose value has one item for each container, with what an item is in a slice, and its
+# parser.
+ITEMS: Final[Mapping[str, tuple[str, Callable[[str, str], Any]]]] = {
+    names.FRACTION: ("share", _share),
+    names.MEMORY: ("mib", _memory),
+    names.FRACTION_LIMIT: ("limit_share", _share),
+    names.MEMORY_LIMIT: ("limit_mib", _memory),
+    names.CORES: ("cores", _cores),
+    names.CARDS: ("cards", _cards),
 }
-ITEM_KEYS: Final = tuple(ITEM_PARSERS)
 
 
 def parse_models(annotations: Mapping[str, str]) -> tuple[str, ...]:
@@ -484,11 +463,6 @@ def parse_gang(annotations: Mapping[str, str]) -> Gang | None:
 _E = TypeVar("_E", bound=Enum)
 
 
-def _choice(annotations: Mapping[str, str], key: str, offered: type[_E]) -> _E | None:
-    text = annotations.get(key)
-    return None if text is None else _chosen(text, text, key, offered)
-
-
 def _isolations(annotations: Mapping[str, str]) -> tuple[Isolation, ...]:
     """Parse what may enforce a share, the most wanted first; empty means the best that there is."""
     text = annotations.get(names.ISOLATION)
@@ -505,6 +479,35 @@ def _isolations(annotations: Mapping[str, str]) -> tuple[Isolation, ...]:
             wanted="one of these alone, or best or none at the end",
         )
     return tuple(found)
+
+
+def _choice(key: str, offered: type[Enum]) -> Callable[[Mapping[str, str]], Enum]:
+    return lambda annotations: _chosen(annotations[key], annotations[key], key, offered)
+
+
+_Parsers = Mapping[str, tuple[str, Callable[[Mapping[str, str]], Any]]]
+
+# The keys of a whole pod that are parsed before those of containers, and after them: what each is
+# in a request, and its parser.
+_FIRST: Final[_Parsers] = {
+    names.PLACEMENT: ("strategy", _choice(names.PLACEMENT, Strategy)),
+    names.TOPOLOGY: ("topology", _choice(names.TOPOLOGY, Topology)),
+    names.ISOLATION: ("isolation", _isolations),
+    names.GANG: ("gang", parse_gang),
+    names.REBALANCE: ("rebalance", _choice(names.REBALANCE, Rebalance)),
+}
+_LAST: Final[_Parsers] = {
+    names.VENDOR: ("vendor", _choice(names.VENDOR, Vendor)),
+    names.MODEL: ("models", parse_models),
+}
+
+_ORDER: Final = (*_FIRST, *_LAST)
+
+
+def _of_pod(annotations: Mapping[str, str], parsers: _Parsers) -> dict[str, Any]:
+    """Return the fields of a request that annotations say for the whole pod."""
+    present = sorted(parsers.keys() & annotations.keys(), key=_ORDER.index)
+    return {parsers[key][0]: parsers[key][1](annotations) for key in present}
 
 
 def required_isolation(isolation: Collection[Isolation]) -> Isolation | None:

@@ -7,7 +7,7 @@ from typing import Final
 from fracgpu import names
 from fracgpu.k8s.container import ContainerSpec
 from fracgpu.request.dialects.dialect import DialectReading, ForeignRequest
-from fracgpu.request.language import ITEM_KEYS
+from fracgpu.request.language import ITEMS
 
 _GRAIN: Final = 10**9
 
@@ -55,7 +55,7 @@ def annotations_of(
 ) -> dict[str, str]:
     """Return annotations for the items of containers: without names if there is one container."""
     joined = {}
-    for key in ITEM_KEYS:
+    for key in ITEMS:
         pairs = [
             (spec.name, items[spec.name][key])
             for spec in containers

@@ -19,7 +19,7 @@ from fracgpu.request.dialects.registry import (
     limit_owners,
 )
 from fracgpu.request.dialects.resolve import Resolution, is_zero_amount, resolve
-from fracgpu.request.language import ITEM_KEYS, main_container, parse_request
+from fracgpu.request.language import ITEMS, main_container, parse_request
 from fracgpu.request.need import PodRequest, SliceRequest
 
 # Whole cards of device plugins. A node offers shared or whole cards, so no pod can have both.
@@ -165,7 +165,7 @@ def _own_items(pod: PodForDialects) -> dict[str, dict[str, str]]:
         RequestError: an annotation has a form that cannot be split.
     """
     items: dict[str, dict[str, str]] = {}
-    for key in ITEM_KEYS:
+    for key in ITEMS:
         if key in pod.annotations:
             for name, item in _split(pod.annotations, key, pod.containers):
                 items.setdefault(name, {})[key] = item
