@@ -16,7 +16,6 @@ from fracgpu.k8s.node_affinity import (
     NAME_FIELD,
     NodeExpression,
     NodeRules,
-    Toleration,
 )
 from fracgpu.request.dialects import (
     PodForDialects,
@@ -62,7 +61,7 @@ from webhook.admission.pod_edits import (
     tolerations,
     write_patch,
 )
-from webhook.admission.review import NO_META, Pod, specs
+from webhook.admission.review import NO_META, Pod, PodSpec, specs
 from webhook.admission.template_grant import forget_edits, read_template_grant, with_limits_of
 from webhook.admission.verdict import (
     OTHER,
@@ -78,6 +77,7 @@ from webhook.admission_config import AdmissionConfig
 _DEFAULT_SCHEDULERS: Final = ("", "default-scheduler")
 
 _WRITTEN_LATER: Final = frozenset(names.RESERVED_KEYS) - {names.GRANTED}
+_NOTHING_YET: Final = GrantData(containers={})
 _MOST_GRANTED: Final = 120  # characters of a grant that an error quotes
 # Values of the label of a pod with a grant. The entries of deploy/webhook.yaml for other systems'
 # keys leave out pods with the first, so that the API server need not convert those for their match
@@ -104,23 +104,22 @@ def admit_create(pod: Pod, context: DecisionContext) -> AdmissionResult:
     beyond = check_bounds(pod)
     if beyond is not None:
         return beyond
-    config, annotations = context.config, pod.annotations
+    annotations = pod.annotations
     try:
         misplaced = refuse_misplaced(annotations, pod.labels)
         refuse_misread_moves(annotations)
         _refuse_reserved_keys(annotations)
-        translation = _translate(pod, config, context.namespace_labels)
+        translation = _translate(pod, context)
         said = _said(annotations)
         sealed = _sealed(said, context)
-        _refuse_others_claims(pod, sealed, context)
+        if context.claim or context.claims_served:
+            refuse_others_claims(pod, sealed)
         if translation.request is None:
             _refuse_forged(annotations, said, None)
             return Allowed(warnings=(*misplaced, *translation.warnings))
         if context.wiring_problem:
             return Denied(message=f"of the pod's namespace, {context.wiring_problem}", dialect=OURS)
-        _refuse_node_name(pod)
-        _refuse_windows(pod)
-        _refuse_foreign_scheduler(translation.foreign_scheduler, config)
+        _refuse_unfit_spec(pod.spec, translation.foreign_scheduler, context.config)
         refuse_chosen_cards(pod)
         if context.classes is None:
             return NOT_READ_YET
@@ -133,11 +132,6 @@ def admit_create(pod: Pod, context: DecisionContext) -> AdmissionResult:
         reason = blame_limit_range(error, annotations)
         return Denied(message=str(reason), dialect=OURS if requests_cards(pod) else OTHER)
     return _decision(pod, translation, granted, context, misplaced, sealed=sealed)
-
-
-def _refuse_others_claims(pod: Pod, sealed: GrantNote | None, context: DecisionContext) -> None:
-    if context.claim or context.claims_served:
-        refuse_others_claims(pod, sealed)
 
 
 def _refuse_no_claim(
@@ -166,23 +160,18 @@ def _decision(
     sealed: GrantNote | None,
 ) -> AdmissionResult:
     """Return the decision that writes a grant; *sealed* is the one that the pod has already."""
-    config, annotations = context.config, pod.annotations
-    with_claim = bool(context.claim)
+    before, annotations = _NOTHING_YET if sealed is None else sealed.data, pod.annotations
+    claim = context.claim if sealed is None else before.claim
     # The shortlist of a claim says where its pod can run; an open claim says which cards would do.
-    required = (
-        ()
-        if with_claim
-        else requirements(granted, pools=context.pools, classes=context.classes or ())
-    )
-    shared = [need.name for need in granted.need.containers]
+    classes = context.classes or ()
+    required = () if claim else requirements(granted, pools=context.pools, classes=classes)
     removals: Mapping[str, tuple[str, ...]] = translation.removals
-    if with_claim:
+    shared = [container.name for container in granted.need.containers] if claim else []
+    if claim:
         removals = limits_to_remove(pod, shared, removals)
-    to_scheduler = _scheduler_edits(
-        pod, config, foreign=translation.foreign_scheduler, with_claim=with_claim
+    schedulers, about_scheduler = _schedulers(
+        pod, context.config, foreign=translation.foreign_scheduler, with_claim=bool(claim)
     )
-    before = GrantData(containers={}, claim=context.claim) if sealed is None else sealed.data
-    schedulers = (pod.spec.scheduler_name, config.scheduler_name) if to_scheduler else ()
     if sealed is not None and describe_grant(granted).repeats(sealed):
         note, text = sealed, annotations[names.GRANTED]
     else:
@@ -191,15 +180,13 @@ def _decision(
             dialect=translation.dialect or before.dialect,
             origin=translation.origin,
             requires=required,
-            tolerates=_tolerated(granted, context),
+            tolerates=tolerations(granted, context.pools, classes) if context.pools else (),
             schedulers=before.schedulers or schedulers,
             removed={**before.removed, **removals},
-            claim=before.claim,
+            claim=claim,
         )
         text = context.seal.write(note)
-    written = {**read_template_grant(annotations), **limits_of(before)}
-    outdated = () if note is sealed else set(before.requires).difference(required)
-    edits = (
+    edits = [
         *_metadata_edits(
             pod,
             {**translation.annotations, **_vendor_key(granted), names.GRANTED: text},
@@ -208,29 +195,29 @@ def _decision(
         *forget_edits(annotations, names.TEMPLATE_GRANT, names.MOVE_REQUESTED),
         *container_edits(
             pod,
-            granted,
+            granted.need,
             removals,
-            written_mib=written,
-            void_others=config.void_others,
-            amounts=not with_claim,
+            written_mib={**read_template_grant(annotations), **limits_of(before)},
+            void_others=context.config.void_others,
+            amounts=not claim,
         ),
-        *(claim_edits(pod, shared, note.data.claim) if with_claim else ()),
-        *forget_node_edits(pod.spec, outdated),
+        *(claim_edits(pod, shared, claim) if claim else ()),
+        *forget_node_edits(pod.spec, set(before.requires).difference(note.data.requires)),
         *node_edits(pod.spec.affinity, required),
         *toleration_edits(pod.spec.tolerations, note.data.tolerates),
-        *to_scheduler,
-    )
+    ]
+    if schedulers:
+        edits.append(Edit(path="/spec/schedulerName", value=schedulers[1]))
     # A pod translated earlier keeps foreign annotations whose resources are gone: warnings about
     # them would mislead.
-    taken_over = not translation.dialect and sealed is not None and sealed.data.dialect
-    foreign = () if taken_over else translation.warnings
+    taken_over = not translation.dialect and before.dialect
     warnings = (
         *misplaced,
-        *foreign,
-        *_warnings(
-            pod, granted, config, foreign=translation.foreign_scheduler, with_claim=with_claim
-        ),
-        *(warnings_about(granted.need) if with_claim else ()),
+        *(() if taken_over else translation.warnings),
+        *_move_warnings(annotations),
+        *about_scheduler,
+        *_card_warnings(granted),
+        *(warnings_about(granted.need) if claim else ()),
     )
     dialect = translation.dialect or OURS
     if not edits:
@@ -252,17 +239,13 @@ def grant_of_template(template: Pod, context: DecisionContext) -> Grant | None:
     if context.classes is None:
         return None
     try:
-        translation = _translate(template, context.config, context.namespace_labels)
+        translation = _translate(template, context)
         if translation.request is None or translation.dialect:
             return None
         selected = _selected(template, context, None)
         return _grant(template, translation, context, selected, sealed=None)
     except RequestError:
         return None
-
-
-def _tolerated(granted: Grant, context: DecisionContext) -> tuple[Toleration, ...]:
-    return tolerations(granted, context.pools, context.classes or ()) if context.pools else ()
 
 
 def refuse_written_keys(pod: Pod, *, with_claims: bool) -> Denied | None:
@@ -414,18 +397,17 @@ def _granted_before(
     return None
 
 
-def _translate(
-    pod: Pod, config: AdmissionConfig, namespace_labels: Mapping[str, str]
-) -> Translation:
-    enabled = enabled_dialects(namespace_labels, cluster=config.dialects.dialects)
+def _translate(pod: Pod, context: DecisionContext) -> Translation:
+    labels, settings = context.namespace_labels, context.config.dialects
+    enabled = enabled_dialects(labels, cluster=settings.dialects)
     pieces = PodForDialects(
         containers=specs_as_granted(pod) if pod.spec.resource_claims else specs(pod),
         annotations=pod.annotations,
         labels=pod.labels,
-        namespace_labels=namespace_labels,
+        namespace_labels=labels,
         scheduler_name=pod.spec.scheduler_name,
     )
-    found = translate_request(pieces, enabled=enabled.dialects, options=config.dialects.options)
+    found = translate_request(pieces, enabled=enabled.dialects, options=settings.options)
     if not enabled.warnings:
         return found
     return msgspec.structs.replace(found, warnings=(*enabled.warnings, *found.warnings))
@@ -475,49 +457,26 @@ def _refuse_forged(
         )
 
 
-def _refuse_node_name(pod: Pod) -> None:
-    if pod.spec.node_name:
+def _refuse_unfit_spec(spec: PodSpec, foreign: str, config: AdmissionConfig) -> None:
+    """Raise if a pod with a request cannot be placed by FracGPU.
+
+    Raises:
+        RequestError: it names its node, is for Windows, or keeps the *foreign* scheduler that it
+            names.
+    """
+    if spec.node_name:
         raise RequestError(
             field="spec.nodeName",
-            found=pod.spec.node_name,
+            found=spec.node_name,
             wanted="none: a pod with a share of a card has its node and card chosen together",
             hint="use a nodeSelector or node affinity",
         )
-
-
-def _refuse_windows(pod: Pod) -> None:
-    if pod.spec.os is not None and pod.spec.os.name == "windows":
+    if spec.os is not None and spec.os.name == "windows":
         raise RequestError(
             field="spec.os.name",
-            found=pod.spec.os.name,
+            found=spec.os.name,
             wanted="linux: FracGPU shares the cards of Linux nodes only",
         )
-
-
-def _metadata_edits(
-    pod: Pod, annotations: Mapping[str, str], labels: Mapping[str, str]
-) -> list[Edit]:
-    if pod.metadata is NO_META:
-        return [Edit(path="/metadata", value={"annotations": annotations, "labels": labels})]
-    return [
-        *_edits_of("annotations", pod.metadata.annotations, annotations),
-        *_edits_of("labels", pod.metadata.labels, labels),
-    ]
-
-
-def _edits_of(
-    field: str, present: Mapping[str, str] | None, written: Mapping[str, str]
-) -> list[Edit]:
-    if present is None:
-        return [Edit(path=f"/metadata/{field}", value=dict(written))]
-    return [
-        Edit(path=f"/metadata/{field}/{escape(key)}", value=text)
-        for key, text in written.items()
-        if present.get(key) != text
-    ]
-
-
-def _refuse_foreign_scheduler(foreign: str, config: AdmissionConfig) -> None:
     if foreign and not config.scheduler_name:
         raise RequestError(
             field="spec.schedulerName",
@@ -528,65 +487,80 @@ def _refuse_foreign_scheduler(foreign: str, config: AdmissionConfig) -> None:
         )
 
 
-def _scheduler_edits(
-    pod: Pod, config: AdmissionConfig, *, foreign: str, with_claim: bool
+def _metadata_edits(
+    pod: Pod, annotations: Mapping[str, str], labels: Mapping[str, str]
 ) -> list[Edit]:
-    if not config.scheduler_name or pod.spec.scheduler_name == config.scheduler_name:
-        return []
-    replaced = (*_DEFAULT_SCHEDULERS, foreign, *_absent(with_claim=with_claim))
-    if pod.spec.scheduler_name not in replaced:
-        return []
-    return [Edit(path="/spec/schedulerName", value=config.scheduler_name)]
+    if pod.metadata is NO_META:
+        return [Edit(path="/metadata", value={"annotations": annotations, "labels": labels})]
+    edits = []
+    for field, present, written in (
+        ("annotations", pod.metadata.annotations, annotations),
+        ("labels", pod.metadata.labels, labels),
+    ):
+        if present is None:
+            edits.append(Edit(path=f"/metadata/{field}", value=written))
+            continue
+        for key, text in written.items():
+            if present.get(key) != text:
+                edits.append(Edit(path=f"/metadata/{field}/{escape(key)}", value=text))
+    return edits
 
 
-def _absent(*, with_claim: bool) -> tuple[str, ...]:
-    """Return the scheduler of ours that there is not: a pod that names it would wait for ever."""
-    return (names.SCHEDULER_NAME,) if with_claim else ()
-
-
-def _warnings(
-    pod: Pod, granted: Grant, config: AdmissionConfig, *, foreign: str, with_claim: bool
-) -> tuple[str, ...]:
-    found = []
-    if names.MOVE_REQUESTED in pod.annotations:
-        # Each replacement of a pod with such a template would be moved again.
-        found.append(
-            f"{names.MOVE_REQUESTED} has no effect in a new pod or a template: annotate a pod that "
-            "runs"
-        )
-    mine = (*_DEFAULT_SCHEDULERS, config.scheduler_name, *_absent(with_claim=with_claim))
-    if foreign and foreign not in mine:
-        found.append(
+def _schedulers(
+    pod: Pod, config: AdmissionConfig, *, foreign: str, with_claim: bool
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the scheduler that a pod names and the one that it gets, if another; and warnings."""
+    named, ours = pod.spec.scheduler_name, config.scheduler_name
+    if not ours or named == ours:
+        return (), ()
+    # With a claim there is no scheduler of ours: a pod that names it would wait for ever.
+    if named in _DEFAULT_SCHEDULERS or (with_claim and named == names.SCHEDULER_NAME):
+        return (named, ours), ()
+    if foreign:
+        return (named, ours), (
             f"spec.schedulerName was '{foreign}', which does not know FracGPU's cards; it is "
-            f"{config.scheduler_name} now, so that scheduler's queues and groups do not apply"
+            f"{ours} now, so that scheduler's queues and groups do not apply",
         )
-    elif config.scheduler_name and pod.spec.scheduler_name not in mine:
-        able = "allocates ResourceClaims" if with_claim else "asks FracGPU's extender"
-        found.append(
-            f"spec.schedulerName is {pod.spec.scheduler_name[:80]!r}, which was left as it is: the "
-            f"pod gets its card only if that scheduler {able}, as {config.scheduler_name} does"
-        )
+    able = "allocates ResourceClaims" if with_claim else "asks FracGPU's extender"
+    return (), (
+        f"spec.schedulerName is {named[:80]!r}, which was left as it is: the pod gets its card "
+        f"only if that scheduler {able}, as {ours} does",
+    )
+
+
+def _move_warnings(annotations: Mapping[str, str]) -> tuple[str, ...]:
+    if names.MOVE_REQUESTED not in annotations:
+        return ()
+    # Each replacement of a pod with such a template would be moved again.
+    return (
+        f"{names.MOVE_REQUESTED} has no effect in a new pod or a template: annotate a pod that "
+        "runs",
+    )
+
+
+def _card_warnings(granted: Grant) -> tuple[str, ...]:
+    """Return warnings about a card that the cluster does not have, or may not have."""
+    card_class, lacking = granted.card_class, granted.waits_for
     if granted.for_pool:
-        name = granted.card_class.name if granted.card_class is not None else ""
-        found.append(
-            f"no node can hold the pod now, and it waits for one of a pool of the catalogue"
-            f"{f' with {name}' if name else ''}: {granted.waits_for}"
+        named = f" with {card_class.name}" if card_class is not None and card_class.name else ""
+        return (
+            "no node can hold the pod now, and it waits for one of a pool of the catalogue"
+            f"{named}: {lacking}",
         )
-    elif granted.waits_for:
-        found.append(
-            f"the pod waits for something that the cluster does not have now: {granted.waits_for}"
+    if lacking:
+        return (f"the pod waits for something that the cluster does not have now: {lacking}",)
+    if card_class is not None and not card_class.measured:
+        return (
+            f"only node labels report cards that share {card_class.capacity_mib} MiB; "
+            "the pod waits until FracGPU's agent reports one",
         )
-    elif granted.card_class is not None and not granted.card_class.measured:
-        found.append(
-            f"only node labels report cards that share {granted.card_class.capacity_mib} MiB; "
-            "the pod waits until FracGPU's agent reports one"
-        )
-    return tuple(found)
+    return ()
 
 
 _MOST_SHOWN: Final = 80
 _DOMAIN: Final = "fracgpu"  # how ours begins, however it is misspelt
 _AFTER_DOMAIN: Final = re.compile("[./]")
+_SLIP: Final = re.compile(f"(?!{re.escape(names.PREFIX)})(?i:{_DOMAIN})")
 
 
 def refuse_misplaced(annotations: Mapping[str, str], labels: Mapping[str, str]) -> tuple[str, ...]:
@@ -597,12 +571,7 @@ def refuse_misplaced(annotations: Mapping[str, str], labels: Mapping[str, str]) 
             in lower case, or with our whole prefix. (The API server accepts capitals in an
             annotation's prefix.)
     """
-    slips = [
-        key
-        for key in annotations
-        if not key.startswith(names.PREFIX) and key.lower().startswith(_DOMAIN)
-    ]
-    for key in sorted(slips):
+    for key in sorted(filter(_SLIP.match, annotations)):
         meant, in_capitals = _meant(key), key.lower().startswith(names.PREFIX)
         if meant or in_capitals:  # else somebody else's
             raise RequestError(
@@ -614,9 +583,13 @@ def refuse_misplaced(annotations: Mapping[str, str], labels: Mapping[str, str]) 
                 hint=f"did you mean {meant}?" if meant else "",
             )
     ours = [key for key in labels if key.startswith(names.PREFIX)]
-    if not ours:
-        return ()
-    if names.GRANTED in annotations and labels.get(names.GRANTED) in (_OWN_KEYS, _TRANSLATED):
+    if labels.get(names.GRANTED) in (_OWN_KEYS, _TRANSLATED) and names.GRANTED in annotations:
+        ours.remove(names.GRANTED)
+    if (
+        ours
+        and names.GRANTED in annotations
+        and labels.get(names.GRANTED) in (_OWN_KEYS, _TRANSLATED)
+    ):
         ours.remove(names.GRANTED)
     ours.sort()
     for key in ours:

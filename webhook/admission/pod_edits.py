@@ -27,7 +27,7 @@ from fracgpu.k8s.node_affinity import (
 from fracgpu.request.grant import Grant
 from fracgpu.request.grant_note import AddedRequirement
 from fracgpu.request.language import required_isolation
-from fracgpu.request.need import ContainerNeed
+from fracgpu.request.need import ContainerNeed, PodNeed
 from fracgpu.units import Mib
 from webhook.admission.review import (
     Affinity,
@@ -35,7 +35,6 @@ from webhook.admission.review import (
     EnvVar,
     Pod,
     PodSpec,
-    Resources,
     places,
 )
 
@@ -297,7 +296,7 @@ _GPU_SLOT: Final = escape(names.GPU_SLOT)
 
 def container_edits(
     pod: Pod,
-    granted: Grant,
+    need: PodNeed,
     removals: Mapping[str, Sequence[str]],
     *,
     written_mib: Mapping[str, Mib],
@@ -308,25 +307,22 @@ def container_edits(
 
     Args:
         pod: the pod with all containers of the grant.
-        granted: its MiB and slots are written into limits and requests.
+        need: what it is granted, whose MiB and slots are written into limits and requests.
         removals: by container name, the resources to remove.
         written_mib: by container name, what we had written into the pod or its template.
         void_others: keep containers without a grant from seeing all cards of the node: CUDA images
             set the variable to "all", and the runtime trusts it.
         amounts: write them; not where a claim stands in their place.
     """
-    needs = {need.name: need for need in granted.need.containers}
+    granted = {each.name: each for each in need.containers}
     edits: list[Edit] = []
     for pointer, container in places(pod):
-        need = needs.get(container.name)
-        if need is not None:
+        one = granted.get(container.name)
+        if one is not None:
             if removals:
                 edits += removal_edits(pointer, container, removals)
-            if not amounts:
-                continue
-            outdated = written_mib.get(need.name, need.total_mib) != need.total_mib
-            path = f"{pointer}/resources"
-            edits += _amount_edits(path, container.resources, need, overwrite=outdated)
+            if amounts:
+                edits += _amount_edits(pointer, container, one, written_mib.get(one.name))
         elif void_others:
             edits += _void_edits(f"{pointer}/env", container.env)
     return edits
@@ -346,13 +342,15 @@ def removal_edits(
 
 
 def _amount_edits(
-    path: str, resources: Resources | None, need: ContainerNeed, *, overwrite: bool
+    pointer: str, container: Container, need: ContainerNeed, written_mib: Mib | None
 ) -> list[Edit]:
     """Return edits that add missing amounts; the grant has verified those that are present.
 
-    Where those may be of an earlier grant, which this one need not repeat, *overwrite* them.
+    What we had written for an earlier grant, which this one need not repeat, is replaced.
     """
-    mib, slots = str(need.total_mib), str(need.cards)
+    path, resources, total_mib = f"{pointer}/resources", container.resources, need.total_mib
+    outdated = written_mib is not None and written_mib != total_mib
+    mib, slots = str(total_mib), str(need.cards)
     written = {names.GPU_MEM: mib, names.GPU_SLOT: slots}
     if resources is None:
         return [Edit(path=path, value={"limits": written, "requests": written})]
@@ -361,7 +359,7 @@ def _amount_edits(
         if present is None:
             edits.append(Edit(path=f"{path}/{which}", value=written))
             continue
-        if overwrite or names.GPU_MEM not in present:
+        if outdated or names.GPU_MEM not in present:
             edits.append(Edit(path=f"{path}/{which}/{_GPU_MEM}", value=mib))
         if names.GPU_SLOT not in present:
             edits.append(Edit(path=f"{path}/{which}/{_GPU_SLOT}", value=slots))
