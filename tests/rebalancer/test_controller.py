@@ -22,12 +22,12 @@ from rebalancer.controller import has_slot
 from rebalancer.usage.measured import Measured
 from simulator.apiserver.server import ApiServer
 from tests.fakes.clock import NOON
+from tests.support.core import a_card
 from tests.support.gpu import a_gpu_pod, a_sharing_node, register
 from tests.support.moving import (
     NAMESPACE,
     Rig,
     Usage,
-    a_card,
     a_rig,
     add_pod,
     cordons_of,

@@ -12,7 +12,6 @@ import aiohttp
 import pytest
 
 from fracgpu import names
-from kube.access import connect
 from kube.client import KubeClient
 from kube.kinds import CONFIGMAPS, ENDPOINT_SLICES, EVENTS, MOVES, NAMESPACES, PODS
 from kube.objects import decode_object
@@ -20,7 +19,6 @@ from process.clock import SystemClock
 from process.lifecycle import run_until_stopped
 from scheduler.service import build
 from scheduler.settings import SchedulerSettings
-from simulator.apiserver.server import ApiServer
 from simulator.demo.definitions import install_definitions
 from simulator.envtest.ports import free_ports
 from tests.support.gpu import a_gpu_pod, a_sharing_node, register
@@ -114,17 +112,10 @@ class Replica:
 
 
 @pytest.fixture
-async def kubeconfig(tmp_path: Path) -> AsyncIterator[Path]:
-    async with ApiServer.start() as api:
-        yield api.kubeconfig(tmp_path / "kubeconfig")
-
-
-@pytest.fixture
-async def client(kubeconfig: Path) -> AsyncIterator[KubeClient]:
-    async with connect(kubeconfig) as client:
-        await client.create(NAMESPACES, {"metadata": {"name": names.SYSTEM_NAMESPACE}})
-        await register(client, a_sharing_node("n"))
-        yield client
+async def client(kube: KubeClient) -> KubeClient:
+    await kube.create(NAMESPACES, {"metadata": {"name": names.SYSTEM_NAMESPACE}})
+    await register(kube, a_sharing_node("n"))
+    return kube
 
 
 async def a_pod(client: KubeClient, name: str, *, mib: int) -> dict[str, Any]:

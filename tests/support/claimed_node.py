@@ -21,7 +21,7 @@ from kube.objects import decode_object
 from simulator.envtest.control_plane import ControlPlane
 from tests.support.claims import a_claim_entry, granted
 from tests.support.claims_wiring import install_claims
-from tests.support.node import messages
+from tests.support.node import messages, until_an_event_says
 from tests.support.real_apiserver import WITHOUT_NODES, start_stock_scheduler
 from tests.support.real_node import RealNode, a_container, a_real_node, a_real_pod
 from tests.support.waiting import until
@@ -128,16 +128,10 @@ async def wait_runs(node: RealNode, pod: Json) -> None:
 
 async def wait_message(node: RealNode, pod: Json, text: str) -> None:
     """Wait until an Event of a pod says *text*."""
-    found: list[str] = []
-
-    async def said() -> bool:
-        found[:] = await messages(node.client, pod)
-        return any(text in message for message in found)
-
     try:
-        await until(said, what=f"an Event says {text!r}", limit_s=90)
+        await until_an_event_says(node.client, pod, text, limit_s=90)
     except AssertionError as error:
-        raise AssertionError(f"{error}: {found}; {node.agent.tail()}") from None
+        raise AssertionError(f"{error}; {node.agent.tail()}") from None
 
 
 async def listed_cards(node: RealNode, pod: Json) -> Mapping[str, frozenset[str]]:

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 
 from component.wiring import Wirings
 from fracgpu import names
-from fracgpu.cards.card import Card, CardUuid, CordonEffect, NodeCards
+from fracgpu.cards.card import CardUuid, CordonEffect, NodeCards
 from fracgpu.disruption.heat import CardReading
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from fracgpu.request.need import DEFAULT_STRATEGY, Strategy
@@ -42,9 +42,9 @@ from simulator.background import background
 from simulator.controllers.manager import run_controllers
 from simulator.demo.definitions import install_definitions
 from tests.fakes.clock import VirtualClock
+from tests.support.core import a_card
 from tests.support.gpu import a_gpu_pod, a_sharing_node, register
 from tests.support.rebalancing import (
-    CARD_MIB,
     COOL_CARD,
     HOT_CARD,
     LONG_AGO,
@@ -68,10 +68,6 @@ NAMESPACE: Final = "ml"
 OWNER: Final = "web"
 HASH: Final = "5d4f8c7b9"
 LABELS: Final = {"app": "web", "pod-template-hash": HASH}
-
-
-def a_card(uuid: str, index: int = 0) -> Card:
-    return Card(uuid=CardUuid(uuid), index=index, model="A30", total_mib=Mib(CARD_MIB))
 
 
 async def make_cluster(

@@ -58,6 +58,23 @@ async def messages(client: KubeClient, pod: Json) -> list[str]:
     return [event["message"] for event in found if event["involvedObject"].get("uid") == uid]
 
 
+async def until_an_event_says(
+    client: KubeClient, pod: Json, text: str, *, limit_s: float = 60
+) -> None:
+    """Wait until an Event on a pod says *text*; say which there are if none does."""
+    found: list[str] = []
+
+    async def said() -> bool:
+        found[:] = await messages(client, pod)
+        return any(text in message for message in found)
+
+    try:
+        what = f"an event on {pod['metadata']['name']} says {text!r}"
+        await until(said, what=what, limit_s=limit_s)
+    except AssertionError as error:
+        raise AssertionError(f"{error}: {found}") from None
+
+
 @dataclass(slots=True, kw_only=True)
 class Node:
     """A node under test.
@@ -147,12 +164,7 @@ class Node:
             return 0, ""
 
     async def wait_message(self, pod: Json, text: str) -> None:
-        """Wait until an event on a pod says *text*."""
-
-        async def said() -> bool:
-            return any(text in message for message in await messages(self.client, pod))
-
-        await until(said, what=f"an event on {pod['metadata']['name']} says {text!r}")
+        await until_an_event_says(self.client, pod, text)
 
     def cards_of(self, pod: Json, container: str = "train") -> tuple[str, ...]:
         """Return the cards that a container really sees."""

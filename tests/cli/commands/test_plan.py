@@ -66,7 +66,7 @@ async def test_every_pod_of_a_hot_card_has_its_move_or_the_rule_that_holds_it(cl
     assert code == DONE, out
     lines = out.splitlines()
     assert lines[0].startswith("mode dryRun (moves are only reported), aggressiveness 3; 100%")
-    assert any(re.fullmatch(r"n1/0  A30  busy 9[56]%, hot", line) for line in lines)
+    assert any(re.fullmatch(r"n1/0  NVIDIA A30  busy 9[56]%, hot", line) for line in lines)
     (move,) = [line for line in lines if line.startswith("  move ")]
     (stay,) = [line for line in lines if line.startswith("  stay ")]
     assert {move.split()[1], stay.split()[1]} == {"ml/pod-a", "ml/pod-b"}

@@ -15,9 +15,9 @@ from kube.kinds import MOVES, NODES, PODS
 from kube.objects import encode
 from simulator.demo.definitions import install_definitions
 from tests.cli.live_cluster import Cli
+from tests.support.core import a_card
 from tests.support.gpu import a_gpu_pod, a_sharing_node, register
 from tests.support.moves import move_body, move_of, status_body
-from tests.support.moving import a_card
 
 
 async def annotations(kube: KubeClient, kind: Any, name: str, **where: str) -> dict[str, str]:
@@ -41,7 +41,7 @@ async def test_a_pod_that_should_be_moved_gets_the_annotation(cli: Cli, kube: Ku
 async def test_a_card_is_drained_by_its_index_or_uuid_and_undone(
     cli: Cli, kube: KubeClient
 ) -> None:
-    cards = [a_card("GPU-a"), a_card("GPU-b", 1)]
+    cards = [a_card("GPU-a"), a_card("GPU-b", index=1)]
     await register(kube, a_sharing_node("n1", cards=cards))
 
     async def drained() -> set[str]:

@@ -25,13 +25,13 @@ from rebalancer.moves.steps import (
     surging,
 )
 from tests.fakes.clock import NOON, VirtualClock
+from tests.support.core import a_card
 from tests.support.gpu import a_sharing_node, register
 from tests.support.moving import (
     HASH,
     NAMESPACE,
     OWNER,
     SurgeCluster,
-    a_card,
     a_surge_cluster,
     add_budget,
     end_pod,
