@@ -32,10 +32,13 @@ from fracgpu.placement.policies.least_waste.turnover import Weights
 
 # Parts of all pods by their cards. They count times the idle part of the cluster cubed: unfaded
 # they leave CPU stranded. Once this part of the pods has as many cards, the mix speaks for itself.
-_PRIOR_RATIO: Final[Mapping[int, float]] = {2: 0.02, 4: 0.02, 8: 0.03}
+_PRIOR_RATIO: Final[Mapping[int, float]] = {2: 0.04, 4: 0.04, 8: 0.06}
 _PRIOR_CPU_MILLI: Final = 8000
 _FADING_EXPONENT: Final = 3
 _OBSERVED_RATIO: Final = 0.002
+# What scarcity makes of one card at the most, in cards, as far as pods name no models. Less of it
+# starves pods of eight cards once few whole nodes are left.
+_UNNAMED_LIMIT: Final = 300.0
 # Of all pods, by one card, for each model that has a part of all cards worth naming; at most this
 # part of the model's cards. More kept them idle until pods without cards, which kube-scheduler puts
 # where most CPU is free, had taken the CPU beside them. Once this part of the demand is confined to
@@ -62,7 +65,8 @@ class Prices:
     Args:
         classes: the workload's mix.
         models: the card models; nodes refer to them by index.
-        weights: how much the price of whole cards counts, and the limit of s squared minus one.
+        weights: how much the price of whole cards counts, and the limit of s squared minus one
+            if pods name models.
 
     Attributes:
         cpu_steps: thousandths of a core, ascending.
@@ -102,6 +106,8 @@ class Prices:
         self.worth = np.zeros((len(models), len(self.cpu_steps) + 1, MAX_CARDS + 1))
         self.by_model: NDArray[np.float64] = np.zeros(len(models))
         self._set_up_sets(classes, models)
+        named_limit = weights.premium_limit
+        self._limit = named_limit + (_UNNAMED_LIMIT - named_limit) * self._unnamed
 
     def _set_up_sets(self, classes: Sequence[PodClass], models: Sequence[str]) -> None:
         """Find the sets of models that pods name; each model by itself follows, for the prior."""
@@ -153,7 +159,7 @@ class Prices:
         reach = (usable[:, self._step, self._cards].T * self._accepts).sum(1)
         scarce = (float(idle_cards.sum()) + 1.0) / (reach + 1.0)
         asked = self._asked * np.where(self._fades, idle_part**_FADING_EXPONENT, 1.0)
-        price = asked * np.minimum(scarce**2 - 1.0, self._weights.premium_limit)
+        price = asked * np.minimum(scarce**2 - 1.0, self._limit)
         # A class pays at its own step and cards; sums from the start carry the price on to nodes
         # with more of either, and the last line multiplies it by the idle cards.
         paid = np.zeros_like(self.worth)

@@ -29,7 +29,7 @@ class Weights:
         fragment: what is idle and cannot be used by the next pod.
         fragment_of_whole: whether that pod may request whole cards; else a share of a card.
         scarcity: what idle cards are worth to pods that are short of such cards.
-        premium_limit: what scarcity makes of one card at the most, in cards.
+        premium_limit: what scarcity makes of one card at the most, in cards, if pods name models.
         idle: what is idle on the node before the pod. A little of it breaks ties, towards the
             fuller node; more of it lets nodes that are nearly empty become so.
         ample: the same, as far as CPU is ample and pods name no models. Then nodes can be filled in

@@ -55,33 +55,44 @@ def test_whole_nodes_are_worth_more_the_fewer_of_them_are_left() -> None:
     assert worth(few, 8, cores=63) == 0
 
 
-def test_the_worth_is_that_of_the_formula_and_limited() -> None:
+def test_the_worth_is_that_of_the_formula() -> None:
     # Of 15 idle cards pods of eight can use 8; each of both counts one more.
     found = priced(folded([EIGHT]), some_nodes(IDLE_NODE, BROKEN))
     assert worth(found, 8) == pytest.approx(8 * 0.1 * 1000 * ((16 / 9) ** 2 - 1))
 
-    none = priced(folded([EIGHT]), some_nodes(*[BROKEN] * 100))
-    limited = priced(folded([EIGHT]), some_nodes(*[BROKEN] * 100), weights=TURNING_OVER)
-    assert worth(none, 8) == pytest.approx(8 * 0.1 * 1000 * 30)
-    assert worth(limited, 8) == pytest.approx(8 * 0.3 * 1000 * 300)
+
+@pytest.mark.parametrize(
+    ("weights", "named", "limit"),
+    [(FILLING, 0.0, 300), (FILLING, 0.06, 192), (FILLING, 0.15, 30), (TURNING_OVER, 0.15, 300)],
+)
+def test_the_worth_is_limited_and_more_so_as_pods_name_models(
+    weights: Weights, named: float, limit: float
+) -> None:
+    naming = replace(EIGHT, models=frozenset({MODELS[0]}))
+    classes = [
+        PodClass(demand=EIGHT, frequency_ratio=1.0 - named),
+        PodClass(demand=naming, frequency_ratio=named),
+    ]
+    found = priced(classes, some_nodes(*[BROKEN] * 100), weights=weights)
+    assert worth(found, 8) == pytest.approx(8 * weights.scarcity * 1000 * limit)
 
 
 def test_pods_of_many_cards_that_never_came_set_a_price_that_fades_as_the_cluster_fills() -> None:
     empty = priced(folded([HALF]), some_nodes(IDLE_NODE, *[BROKEN] * 9))
     fuller = priced(folded([HALF]), some_nodes(IDLE_NODE, *[BROKEN] * 9, *[FULL] * 10))
     observed = priced(folded([HALF] * 299 + [EIGHT]), some_nodes(IDLE_NODE, *[BROKEN] * 9))
-    eight = 8 * 100 * (0.03 * 8 / 0.5) * ((72 / 9) ** 2 - 1)
+    eight = 8 * 100 * (0.06 * 8 / 0.5) * ((72 / 9) ** 2 - 1)
 
     idle_part = (80 - 4.5) / 80
     assert worth(empty, 8) > worth(empty, 7) >= 0
     assert worth(fuller, 8) == pytest.approx(worth(empty, 8) / 8, rel=1e-9)
     assert worth(empty, 8) == pytest.approx(
-        8 * 100 * (0.03 * 8 / 0.5) * idle_part**3 * min(30.0, (72 / 9) ** 2 - 1), rel=1e-9
+        8 * 100 * (0.06 * 8 / 0.5) * idle_part**3 * ((72 / 9) ** 2 - 1), rel=1e-9
     )
     # Once they are observed, however seldom, the mix speaks for itself.
     assert worth(observed, 8) < eight / 8
     assert worth(observed, 8) == pytest.approx(
-        8 * 100 * (8 / 157.5) * min(30.0, (72 / 9) ** 2 - 1), rel=1e-9
+        8 * 100 * (8 / 157.5) * ((72 / 9) ** 2 - 1), rel=1e-9
     )
 
 
