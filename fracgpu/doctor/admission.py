@@ -27,21 +27,25 @@ POLICIES: Final = (
     "fracgpu-devices",
     "fracgpu-foreign-assignments",
     "fracgpu-lease-term",
+    "fracgpu-misplaced-requests",
     "fracgpu-moves",
     "fracgpu-nodes",
     "fracgpu-pod-deletions",
     "fracgpu-pods",
+    "fracgpu-quotas",
     "fracgpu-rebalancer-nodes",
     "fracgpu-rebalancer-pods",
     "fracgpu-rebalancer-records",
     "fracgpu-resizes",
     "fracgpu-workloads",
 )
-"""The ValidatingAdmissionPolicies of ``deploy/``; each has a binding that denies."""
+"""The ValidatingAdmissionPolicies of ``deploy/``; each has a binding that denies or warns."""
 
 _BY_NAMESPACE: Final = ("fracgpu-devices", "fracgpu-device-environment")
+_HINTS: Final = ("fracgpu-misplaced-requests", "fracgpu-quotas")
 BINDINGS: Final[Mapping[str, str]] = {
     **dict.fromkeys(POLICIES, "Deny"),
+    **dict.fromkeys(_HINTS, "Warn"),
     **dict.fromkeys(_BY_NAMESPACE, "Warn"),  # until the administrator has read the warnings
     **{f"{name}-deny": "Deny" for name in _BY_NAMESPACE},
     **{f"{name}-warn": "Warn" for name in _BY_NAMESPACE},

@@ -73,7 +73,22 @@ async def test_no_pod_or_template_gets_a_key_of_ours_but_from_us(harness: Harnes
             assert "leave them out of the pod template." in answer, kind
     await check_who_may_resize(harness)
     await check_whose_pods_may_use_more_than_they_are_guaranteed(harness)
+    await check_what_is_written_in_vain(harness)
     await check_that_the_api_server_finds_nothing_to_warn_of(harness)
+
+
+async def check_what_is_written_in_vain(harness: Harness) -> None:
+    """It is stored, and kubectl shows what to write instead."""
+    metadata = {"name": "vain", "annotations": {names.FRACTION: "0.5"}}
+    for kind, spec, words in (
+        ("Namespace", {}, "fracgpu.io/fraction has no effect on a Namespace: write fracgpu.io/"),
+        ("ResourceQuota", {"hard": {names.GPU_MEM: "1"}}, "fracgpu.io/gpu-mem limits nothing: "),
+    ):
+        body = {"apiVersion": "v1", "kind": kind, "metadata": metadata, "spec": spec}
+        said = await harness.kubectl.ask("create", "-n=default", "-f-", stdin=body)
+        assert said.ok
+        assert f"Warning: Validation failed for {DENIED} 'fracgpu-" in said.error
+        assert words in said.error
 
 
 async def check_who_may_resize(harness: Harness) -> None:

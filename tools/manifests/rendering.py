@@ -70,6 +70,7 @@ RENDERS: Final = (
             "namespace.yaml",
             "networkpolicies.yaml",
             "policies-devices.yaml",
+            "policies-hints.yaml",
             "policies-rebalancer.yaml",
             "policies.yaml",
             "rebalancer.yaml",

@@ -1,0 +1,127 @@
+"""deploy/policies-hints.yaml: whoever writes what FracGPU does not read is warned."""
+
+from typing import Any
+
+import pytest
+
+from fracgpu import names
+from tests.support.kubectl import DEPLOY
+from tests.support.policies import actions, documents, refusals
+from tests.support.yaml_files import read_documents
+
+Json = dict[str, Any]
+
+MISPLACED, QUOTAS = "fracgpu-misplaced-requests", "fracgpu-quotas"
+KINDS = {"Namespace": "namespaces", "Service": "services", "ServiceAccount": "serviceaccounts"}
+IN_A_POD = "in the annotations of a pod, or of the pod template of a Deployment or Job."
+
+
+def an_object(kind: str = "Namespace", **metadata: Any) -> Json:
+    return {"kind": kind, "metadata": {"name": "ml", **metadata}}
+
+
+def said(new: Json, *, old: Json | None = None) -> list[str]:
+    return refusals(MISPLACED, new, old=old, resource=KINDS[new["kind"]])
+
+
+def test_they_warn_and_deny_nothing() -> None:
+    assert actions(MISPLACED, labels={}) == actions(QUOTAS, labels={}) == ["Warn"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("part", ["annotations", "labels"])
+@pytest.mark.parametrize("key", [*names.REQUEST_KEYS, "fracgpu/fraction"])
+def test_a_request_that_no_pod_makes_is_answered_with_where_it_belongs(
+    kind: str, part: str, key: str
+) -> None:
+    meant = key.replace("fracgpu/", names.PREFIX)
+    (message,) = said(an_object(kind, **{part: {"app": "x", key: "0.5"}}))
+
+    assert message == f"{key} has no effect on a {kind}: write {meant} {IN_A_POD}"
+
+
+def read_of_namespaces() -> set[str]:
+    """Return the labels of namespaces by which something of deploy/ or of ours decides."""
+    selectors: list[Json] = []
+
+    def gather(part: Any) -> None:
+        if isinstance(part, dict):
+            if "namespaceSelector" in part:
+                selectors.append(part["namespaceSelector"])
+            part = list(part.values())
+        for each in part if isinstance(part, list) else ():
+            gather(each)
+
+    for file in DEPLOY.rglob("*.yaml"):
+        gather(list(read_documents(file.read_text())))
+    keys = {key for each in selectors for key in each.get("matchLabels", {})}
+    keys |= {rule["key"] for each in selectors for rule in each.get("matchExpressions", ())}
+    ours = {names.DIALECTS_LABEL, names.GRANT_TEMPLATES_LABEL, names.WIRING_LABEL}
+    return ours | {key for key in keys if key.startswith(names.PREFIX)}
+
+
+def test_labels_that_are_read_of_a_namespace_are_no_mistake() -> None:
+    read = read_of_namespaces()
+
+    assert {"fracgpu.io/devices", "fracgpu.io/foreign-assignments"} < read
+    assert said(an_object(labels=dict.fromkeys(read, "x"))) == []
+    (message,) = said(an_object(labels={"fracgpu.io/dialect": "kai"}))
+    assert message.startswith("fracgpu.io/dialect has no effect: FracGPU reads of a namespace only")
+    assert all(key in message for key in read)
+
+
+def test_a_label_of_a_namespace_that_was_written_as_an_annotation_is_a_mistake() -> None:
+    (message,) = said(an_object(annotations={names.DIALECTS_LABEL: "kai"}))
+
+    assert "reads of a namespace only the labels" in message
+
+
+def test_what_was_there_before_is_not_said_again() -> None:
+    before = an_object(annotations={names.FRACTION: "0.5"}, labels={"fracgpu.io/x": "y"})
+    after = an_object(**{**before["metadata"], "annotations": {names.FRACTION: "0.7"}})
+
+    assert said(before, old=before) == []
+    assert len(said(after, old=before)) == 1
+    assert said(an_object(), old=before) == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_keys_of_others_are_not_spoken_of(kind: str) -> None:
+    assert said(an_object(kind, annotations={"a": "b"}, labels={"fraction": "0.5"})) == []
+    assert said(an_object(kind)) == []
+
+
+@pytest.mark.parametrize(
+    ("key", "counted"),
+    [
+        ("requests.fracgpu.io/gpu-mem", True),
+        ("requests.fracgpu.io/gpu-slot", True),
+        ("pods", True),
+        ("fracgpu.deviceclass.resource.k8s.io/devices", True),
+        ("fracgpu.io/gpu-mem", False),
+        ("limits.fracgpu.io/gpu-mem", False),
+        ("requests.fracgpu.io/fraction", False),
+    ],
+)
+def test_a_quota_that_limits_nothing_is_answered_with_what_does(key: str, *, counted: bool) -> None:
+    quota = {"metadata": {"name": "q"}, "spec": {"hard": {key: "1"}}}
+    answer = [each.partition(":")[0] for each in refusals(QUOTAS, quota)]
+
+    assert answer == ([] if counted else [f"{key} limits nothing"])
+
+
+def test_a_quota_may_have_no_amounts() -> None:
+    assert refusals(QUOTAS, {"metadata": {"name": "q"}, "spec": {}}) == []
+
+
+def test_nobody_pays_for_them_when_a_pod_is_created() -> None:
+    """docs/decisions/0069: policies on pods are few."""
+    matched = {
+        resource
+        for body in documents()
+        if body["metadata"]["name"] in (MISPLACED, QUOTAS) and "matchConstraints" in body["spec"]
+        for rule in body["spec"]["matchConstraints"]["resourceRules"]
+        for resource in rule["resources"]
+    }
+
+    assert matched == {*KINDS.values(), "resourcequotas"}
