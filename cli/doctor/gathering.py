@@ -32,6 +32,7 @@ from fracgpu.doctor.facts import (
 )
 from fracgpu.doctor.versions import MOVES_DEFINITION
 from fracgpu.doctor.workloads import QUEUE_LABEL
+from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from kube.client import KubeClient
 from kube.errors import Forbidden, KubeError, NotFound
 from kube.kinds import (
@@ -44,6 +45,7 @@ from kube.kinds import (
     JOBS,
     LEASES,
     MUTATING_WEBHOOKS,
+    NAMESPACES,
     NODES,
     PODS,
     RESOURCE_CLAIMS,
@@ -67,6 +69,7 @@ _T = TypeVar("_T")
 _NODE_LEASES: Final = "kube-node-lease"
 _AT_ONCE: Final = 8  # requests; more would be queued by the API server's own fairness
 _ONE_TRY: Final = RetryPolicy(attempts=2)
+_OUR_KEYS: Final = names.PREFIX.encode()
 
 Ask = Callable[[KubeClient], Awaitable[PrometheusFact | Unread]]
 
@@ -162,7 +165,9 @@ class Gatherer:
             "config_maps": self._lists(CONFIGMAPS, namespace=ours),
             "nodes": self._lists(NODES),
             "runtime_classes": self._lists(RUNTIME_CLASSES),
+            "namespace": self._system_namespace,
             "waiting": self._lists(PODS, field_selector="status.phase=Pending"),
+            "requesting": self._requesting,
             "queued": self._queued,
             "certificates": lambda: self._certificates(now),
             "admission": self._admission,
@@ -203,6 +208,18 @@ class Gatherer:
             return (await self._client.get_object(CUSTOM_RESOURCE_DEFINITIONS, MOVES_DEFINITION),)
         except NotFound:
             return ()
+
+    async def _system_namespace(self) -> Objects:
+        try:
+            return (await self._client.get_object(NAMESPACES, self._namespace),)
+        except NotFound:
+            return ()
+
+    async def _requesting(self) -> tuple[PodInfo, ...]:
+        alive = "status.phase!=Succeeded,status.phase!=Failed"
+        listed = await self._client.list(PODS, field_selector=alive)
+        # Most pods of a cluster request no card, and are not decoded.
+        return tuple(decode_pod_info(raw) for raw in listed.items if _OUR_KEYS in bytes(raw))
 
     async def _queued(self) -> Objects:
         found: list[Json] = []

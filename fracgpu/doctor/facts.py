@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 from fracgpu import names
+from fracgpu.state.pod_info import PodInfo
 
 T = TypeVar("T")
 
@@ -105,7 +106,9 @@ class Facts:
             ``slices`` are EndpointSlices, ``leases`` Leases, ``pods`` Pods.
         node_leases: of ``kube-node-lease``, which kubelets renew.
         definitions: the CustomResourceDefinition of Moves; empty if there is none.
+        namespace: the system namespace itself; empty if there is none.
         waiting: pending pods of all namespaces.
+        requesting: pods of all namespaces that have not ended and carry a key of FracGPU.
         queued: workloads of all namespaces that a queue of Kueue admits.
         device_classes: of the cluster; they and the next two count where claims are the wiring.
         card_slices: the ResourceSlices of FracGPU's driver.
@@ -136,7 +139,9 @@ class Facts:
     nodes: Objects | Unread
     node_leases: Objects | Unread
     runtime_classes: Objects | Unread
+    namespace: Objects | Unread
     waiting: Objects | Unread
+    requesting: tuple[PodInfo, ...] | Unread
     queued: Objects | Unread
     scheduler_configurations: Mapping[str, Json] | Unread
     config_mistakes: Mapping[str, str] | Unread | None

@@ -22,6 +22,9 @@ SCHEDULER: Final = "fracgpu-scheduler"
 CERTS: Final = "fracgpu-certs"
 AGENT: Final = "fracgpu-deviceplugin"
 
+POD_SECURITY: Final = "pod-security.kubernetes.io/enforce"
+PRIVILEGED: Final = "privileged"
+
 DEPLOYMENTS: Final = (WEBHOOK, SCHEDULER, names.REBALANCER, CERTS)
 
 APP_LABEL: Final = "app.kubernetes.io/name"
@@ -50,6 +53,12 @@ def service_namespaces(configuration: Json) -> set[str]:
         for each in configuration.get("webhooks") or ()
     )
     return {service["namespace"] for service in services if service.get("namespace")}
+
+
+def let_agents_in(facts: Facts) -> str:
+    """Return the command that lets the system namespace have privileged pods."""
+    level = f"{POD_SECURITY}={PRIVILEGED}"
+    return f"kubectl label namespace {facts.system_namespace} {level} --overwrite"
 
 
 def uses_claims(facts: Facts) -> bool:

@@ -24,7 +24,14 @@ from fracgpu.doctor.facts import (
     template_of,
 )
 from fracgpu.doctor.finding import Check, Finding, error, warning
-from fracgpu.doctor.installation import AGENT, APP_LABEL, outside, role_of, workload_of
+from fracgpu.doctor.installation import (
+    AGENT,
+    APP_LABEL,
+    let_agents_in,
+    outside,
+    role_of,
+    workload_of,
+)
 from fracgpu.doctor.ranking import (
     ALL_AGENTS,
     INSTALLED,
@@ -39,6 +46,7 @@ from fracgpu.doctor.ranking import (
 from fracgpu.errors import WireError, counted, shorten
 from fracgpu.k8s.node import Taint
 from fracgpu.k8s.node_affinity import EXCLUDING_EFFECTS, NodeRules, Toleration
+from fracgpu.state.allocation import PodRecord, cards_in
 
 _DRIVER_REASONS: Final = ("CardsUnavailable", "NoCardToShare")
 _RUNTIME_REASON: Final = "RuntimeUnknown"
@@ -93,7 +101,8 @@ def _agent_missing(facts: Facts, node: Json, pods: Sequence[Json]) -> Finding | 
     if not here:
         return error(
             f"node {name} has the label {names.SHARE_LABEL}=true and no agent",
-            cure=f"{kubectl} describe daemonset -l {APP_LABEL}={AGENT}",
+            cure=f"{kubectl} describe daemonset -l {APP_LABEL}={AGENT}; where Pod Security is "
+            f"enforced by default, {let_agents_in(facts)}",
             breaks=[agent_on(name)],
             needs=[_taint_of(name), workload(AGENT), runtime_class_of(AGENT), INSTALLED],
         )
@@ -301,6 +310,34 @@ def _strangers(facts: Facts) -> Iterator[Finding]:
                 )
 
 
+def _cards_of_pods(facts: Facts) -> Iterator[Finding]:
+    by_node: dict[str, list[PodRecord]] = {}
+    for each in known(facts.requesting):
+        if not each.record.terminating:
+            by_node.setdefault(each.record.node, []).append(each.record)
+    for node in _sharing(facts):
+        name = name_of(node)
+        try:
+            cards = read_cards(annotations_of(node).get(names.NODE_CARDS, ""))
+        except WireError:
+            continue  # another check says so
+        there = {card.uuid for card in cards}
+        lost = [
+            (pod, min(gone))
+            for pod in by_node.get(name, ())
+            if (gone := cards_in(pod.assignment or {}) - there)
+        ]
+        if lost:
+            first, card = lost[0]
+            yield error(
+                f"{counted(len(lost), 'pod')} of node {name} cannot start a container again, such "
+                f"as {first.key}: assigned {card}, which the node does not have any more",
+                cure=f"kubectl -n {first.namespace} delete pod {first.name}: the pod that its "
+                "owner creates gets a card that is there; nothing if the card is to come back",
+                needs=[cards_of(name), agent_on(name)],
+            )
+
+
 def _load(facts: Facts) -> Iterator[Finding]:
     for node in _sharing(facts):
         notes, name = annotations_of(node), name_of(node)
@@ -373,6 +410,11 @@ CHECKS: Final = (
         find=_second_accountant,
     ),
     Check(name="taints", title="Taints of sharing nodes are tolerated", find=_tolerated),
+    Check(
+        name="assigned-cards",
+        title="Every pod's cards are on its node",
+        find=_cards_of_pods,
+    ),
     Check(name="strangers", title="Only holders of a share use cards", find=_strangers),
     Check(name="load", title="The cards' load is up to date", find=_load),
 )

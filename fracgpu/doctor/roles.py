@@ -8,6 +8,7 @@ from fracgpu.doctor.facts import (
     Facts,
     Json,
     Unread,
+    condition_of,
     is_ready,
     known,
     labels_of,
@@ -20,8 +21,11 @@ from fracgpu.doctor.installation import (
     APP_LABEL,
     CERTS,
     DEPLOYMENTS,
+    POD_SECURITY,
+    PRIVILEGED,
     SCHEDULER,
     WEBHOOK,
+    let_agents_in,
     outside,
     role_of,
     service_namespaces,
@@ -38,6 +42,7 @@ from fracgpu.doctor.ranking import (
 )
 from fracgpu.errors import counted, listed, shorten
 
+_REMAINS: Final = ("NamespaceContentRemaining", "NamespaceFinalizersRemaining")
 _USUAL_WAITS: Final = ("ContainerCreating", "PodInitializing")
 _IMAGE_WAITS: Final = (
     "ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName",
@@ -49,6 +54,12 @@ _LEFT: Final = ", and before it fracgpu uninstall --yes for what an earlier inst
 
 def _installed(facts: Facts) -> Iterator[Finding]:
     configuration = named(known(facts.mutating_webhooks), WEBHOOK)
+    # A release whose namespace was deleted is forgotten by Helm, and only installed anew.
+    again = change(configuration or {}, "--install", "--create-namespace", otherwise=KUSTOMIZE)
+    again += ", with the values or images of the first installation"
+    if any(body["metadata"].get("deletionTimestamp") for body in known(facts.namespace)):
+        yield _being_deleted(facts, again)
+        return
     if workloads_of(facts):
         return
     if configuration is None:
@@ -64,14 +75,11 @@ def _installed(facts: Facts) -> Iterator[Finding]:
     outside(facts)
     namespaces = service_namespaces(configuration)
     if namespaces == {facts.system_namespace}:
-        # A release whose namespace was deleted is forgotten by Helm, and only installed anew.
-        again = change(configuration, "--install", "--create-namespace", otherwise=KUSTOMIZE)
         yield error(
             f"FracGPU was removed in part: namespace {facts.system_namespace} has no Deployment of "
             "it, and the cluster still has its webhook, so every pod that requests a share is "
             "refused",
-            cure=f"{again}, with the values or images of the first installation; or remove the "
-            "rest: fracgpu uninstall --yes",
+            cure=f"{again}; or remove the rest: fracgpu uninstall --yes",
             breaks=[INSTALLED],
         )
     for namespace in sorted(namespaces - {facts.system_namespace}):
@@ -83,7 +91,21 @@ def _installed(facts: Facts) -> Iterator[Finding]:
         )
 
 
+def _being_deleted(facts: Facts, again: str) -> Finding:
+    (body,), name = known(facts.namespace), facts.system_namespace
+    found = (condition_of(body, kind) or {} for kind in _REMAINS)
+    remains = [str(each.get("message")) for each in found if each.get("status") == "True"]
+    return error(
+        f"namespace {name} is being deleted, and nothing starts in it any more"
+        + (f": {shorten('; '.join(remains), limit=_LONGEST)}" if remains else ""),
+        cure=f"kubectl wait --for=delete namespace {name} --timeout=5m (finalizers wait for "
+        f"whoever set them); then {again}; or remove the rest: fracgpu uninstall --yes",
+        breaks=[INSTALLED],
+    )
+
+
 def _pods_start(facts: Facts) -> Iterator[Finding]:
+    yield from _pod_security(facts)
     ours = [
         each
         for each in known(facts.pods)
@@ -111,6 +133,20 @@ def _pods_start(facts: Facts) -> Iterator[Finding]:
             breaks=[*map(pods_of, down), *(pod(name_of(each)) for each, _ in pods)],
             needs=[*map(runtime_class_of, apps)],
         )
+
+
+def _pod_security(facts: Facts) -> Iterator[Finding]:
+    """Yield a finding where the namespace refuses the agents' pods, which are privileged."""
+    for body in known(facts.namespace):
+        level = labels_of(body).get(POD_SECURITY, PRIVILEGED)
+        if level != PRIVILEGED:
+            yield error(
+                f"namespace {name_of(body)} enforces Pod Security {level}, so no pod of {AGENT} is "
+                "created: it has to be privileged",
+                cure=let_agents_in(facts),
+                breaks=[workload(AGENT)],
+                needs=[INSTALLED],
+            )
 
 
 def _trouble(body: Json) -> tuple[str, str, str] | None:

@@ -1,6 +1,6 @@
-"""Whether other systems can count what workloads request: Kueue sees templates, not pods."""
+"""Whether what pods and workloads request was read: by our webhook, and by queues like Kueue."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from fracgpu import names
@@ -12,12 +12,53 @@ from fracgpu.doctor.facts import (
     requests_memory,
     template_of,
 )
-from fracgpu.doctor.finding import Check, Finding, warning
+from fracgpu.doctor.finding import Check, Finding, error, warning
+from fracgpu.doctor.ranking import INSTALLED, WEBHOOK_REGISTERED
+from fracgpu.errors import counted
+from fracgpu.state.pod_info import PodInfo
 
 QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
 """The label by which Kueue admits a workload: https://kueue.sigs.k8s.io/docs/tasks/run/jobs/"""
 
 _ASKING: Final = (names.FRACTION, names.MEMORY, names.CARDS)
+
+
+def _granted(facts: Facts) -> Iterator[Finding]:
+    unread = [each for each in known(facts.requesting) if _was_not_read(each)]
+    never = (facts.system_namespace, "kube-system")
+    if apart := [each for each in unread if each.record.namespace in never]:
+        yield error(
+            f"{_such_as(apart)} in a namespace whose pods the webhook never reads: it gets no card",
+            cure=f"create it in another namespace than {' and '.join(never)}",
+        )
+    if pods := [each for each in unread if each.record.namespace not in never]:
+        yield error(
+            f"{_such_as(pods)} that the webhook has not read, such as one from before FracGPU was "
+            "installed: whether it runs or waits, it gets no card",
+            cure=f"{_create_anew(pods[0])}; if that changes nothing, the chart's "
+            "webhook.namespaceSelector or webhook.objectSelector leaves it out",
+            needs=[WEBHOOK_REGISTERED, INSTALLED],
+        )
+
+
+def _was_not_read(pod: PodInfo) -> bool:
+    """Report whether a pod requests a share, and the webhook has not seen it."""
+    asks = any(key in pod.annotations for key in (names.FRACTION, names.MEMORY)) or any(
+        names.GPU_MEM in container.limits for container in pod.record.containers
+    )
+    return asks and names.GRANTED not in pod.annotations and not pod.record.terminating
+
+
+def _create_anew(pod: PodInfo) -> str:
+    delete = f"kubectl -n {pod.record.namespace} delete pod {pod.record.name}"
+    if pod.owner is None:
+        return f"{delete}, and apply its manifest again"
+    return f"{delete}: its {pod.owner[0]} creates it anew"
+
+
+def _such_as(pods: Sequence[PodInfo]) -> str:
+    others = f", like {counted(len(pods) - 1, 'other')}," if len(pods) > 1 else ""
+    return f"pod {pods[0].record.key}{others} requests a share"
 
 
 def _counted(facts: Facts) -> Iterator[Finding]:
@@ -36,4 +77,7 @@ def _counted(facts: Facts) -> Iterator[Finding]:
             )
 
 
-CHECKS: Final = (Check(name="kueue", title="Kueue can count every template", find=_counted),)
+CHECKS: Final = (
+    Check(name="grants", title="Every pod that requests a share was admitted", find=_granted),
+    Check(name="kueue", title="Kueue can count every template", find=_counted),
+)

@@ -14,7 +14,7 @@ from fracgpu.doctor.facts import Facts, PrometheusFact, Unread, name_of
 from kube.access import connect_to
 from kube.client import KubeClient
 from kube.errors import KubeError, Unavailable
-from kube.kinds import DEPLOYMENTS, JOBS, NAMESPACES, NODES
+from kube.kinds import DEPLOYMENTS, JOBS, NAMESPACES, NODES, PODS
 from process.clock import Clock, SystemClock
 from simulator.demo.definitions import install_definitions
 from tests.cli.live_cluster import configure
@@ -62,6 +62,26 @@ async def test_what_the_cluster_has_is_read(kube: KubeClient) -> None:
     assert [name_of(body) for body in facts.deployments] == ["fracgpu-rebalancer"]
     assert facts.config_mistakes is None
     assert facts.admission == Unread("--no-probe was given, so no pod was sent as a dry run")
+
+
+async def test_pods_that_have_not_ended_and_carry_a_key_of_ours_are_read(kube: KubeClient) -> None:
+    container = {"name": "c", "image": "i"}
+    for name, notes, phase in (
+        ("asks", {names.FRACTION: "0.5"}, "Running"),
+        ("ended", {names.FRACTION: "0.5"}, "Succeeded"),
+        ("other", {"example.com/a": "b"}, "Running"),
+    ):
+        meta = {"name": name, "namespace": "ml", "annotations": notes}
+        await kube.create(PODS, {"metadata": meta, "spec": {"containers": [container]}})
+        status = {"status": {"phase": phase}}
+        await kube.patch(PODS, name, status, namespace="ml", subresource="status")
+
+    facts = await gathered(kube)
+
+    assert isinstance(facts.requesting, tuple)
+    assert [pod.record.key for pod in facts.requesting] == ["ml/asks"]
+    assert isinstance(facts.namespace, tuple)
+    assert [name_of(body) for body in facts.namespace] == [names.SYSTEM_NAMESPACE]
 
 
 async def test_kube_schedulers_configuration_is_read_where_a_pod_of_ours_mounts_it() -> None:

@@ -1,5 +1,6 @@
 """Faults of nodes, planted one by one."""
 
+import json
 from datetime import timedelta
 from typing import Any
 
@@ -7,9 +8,12 @@ import pytest
 
 from fracgpu import names
 from fracgpu.disruption.policy import RebalancerPolicy
+from fracgpu.doctor.checkup import examine
 from fracgpu.doctor.facts import Facts, PrometheusFact
 from fracgpu.doctor.finding import Severity, Verdict
 from fracgpu.doctor.measurements import LONGEST_INTERVAL_S, NOT_COMPILED, SERIES, Series
+from fracgpu.doctor.ranking import rank
+from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from rebalancer.usage import promql
 from tests.support.examined import (
     NODE,
@@ -21,7 +25,7 @@ from tests.support.examined import (
     result_of,
     shipped,
 )
-from tests.support.gpu import a_gpu_pod
+from tests.support.gpu import a_bound_gpu_pod, a_gpu_pod
 
 AGENT = "fracgpu-deviceplugin"
 
@@ -59,6 +63,13 @@ def a_job(*, annotations: dict[str, str], limits: dict[str, str]) -> dict[str, A
             }
         },
     }
+
+
+def holds(card: int, *, node: str = NODE, **metadata: Any) -> PodInfo:
+    """Return a pod with half of a card."""
+    pod = a_bound_gpu_pod("p", node=node, card=card)
+    pod["metadata"] |= metadata
+    return decode_pod_info(json.dumps(pod).encode())
 
 
 ALL = {series.name: 4 for series in SERIES}
@@ -137,6 +148,15 @@ FAULTS = {
         "strangers",
         noted(names.NODE_FOREIGN, "much"),
         ("nothing is placed there", "spec.nodeName=gpu-1: the next agent writes it anew"),
+    ),
+    "pods of cards that the node had before": (
+        "assigned-cards",
+        healthy(requesting=(holds(9), holds(9), holds(0))),
+        (
+            "error: 2 pods of node gpu-1 cannot start a container again, such as default/p: "
+            "assigned GPU-gpu-1-9, which the node does not have any more",
+            "kubectl -n default delete pod p: the pod that its owner creates gets a card that",
+        ),
     ),
     "load that is stale": (
         "load",
@@ -330,6 +350,26 @@ def test_taints_of_kubernetes_itself_are_not_told() -> None:
     facts = healthy(nodes=(node,), waiting=(a_gpu_pod("waits"),))
 
     assert result_of("taints", facts).verdict is Verdict.FINE
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [holds(9, node="gpu-2"), holds(9, deletionTimestamp="2026-11-20T12:00:00Z")],
+    ids=["of a node that shares nothing", "that goes"],
+)
+def test_a_pod_that_waits_for_no_card_of_its_node_is_no_finding(pod: PodInfo) -> None:
+    assert result_of("assigned-cards", healthy(requesting=(pod,))).verdict is Verdict.FINE
+
+
+def test_pods_of_a_node_without_a_driver_are_listed_below_it() -> None:
+    node = a_node()
+    node["metadata"]["annotations"][names.NODE_CARDS] = ""
+    node["status"]["conditions"][-1] |= {"status": "False", "reason": "NoCardToShare"}
+
+    causes = rank(examine(healthy(nodes=(node,), requesting=(holds(0),))))
+
+    (cause,) = (each for each in causes if each.check.name == "driver")
+    assert "assigned-cards" in {each.check.name for each in cause.consequences}
 
 
 def test_a_node_that_never_reported_load_has_none_that_is_stale() -> None:

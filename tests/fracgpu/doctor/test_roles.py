@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from fracgpu.doctor.admission import BINDINGS, POLICIES
+from fracgpu.doctor.checkup import examine
 from fracgpu.doctor.facts import (
     AdmissionAnswer,
     CertificateFact,
@@ -15,6 +16,7 @@ from fracgpu.doctor.facts import (
     name_of,
 )
 from fracgpu.doctor.finding import Severity, Verdict
+from fracgpu.doctor.ranking import rank
 from tests.support.examined import (
     LEADER,
     NOON,
@@ -69,6 +71,22 @@ def with_extender(**changed: object) -> Facts:
     return with_profile({**profile(), "extenders": [{**extender, **changed}]})
 
 
+def system(*, labels: dict[str, str] | None = None, remaining: str = "", **metadata: str) -> Json:
+    """Return the system namespace."""
+    (body,) = shipped("Namespace")
+    body["metadata"] |= metadata
+    body["metadata"]["labels"] = labels or {}
+    body["status"] = {
+        "conditions": [
+            {"type": "NamespaceContentRemaining", "status": "True", "message": remaining},
+            {"type": "NamespaceFinalizersRemaining", "status": "False", "message": "none"},
+        ]
+    }
+    return body
+
+
+GOING = system(deletionTimestamp="2026-11-20T11:00:00Z", remaining="remaining: configmaps. has 1")
+RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 QUOTA = {"type": "ReplicaFailure", "status": "True", "message": "exceeded quota: small"}
 REFUSED = {"status": {"availableReplicas": 0, "conditions": [QUOTA]}}
 STALE = a_lease("fracgpu-scheduler-extender", LEADER, renewed=NOON - timedelta(minutes=5))
@@ -98,6 +116,24 @@ FAULTS = {
             "FracGPU was removed in part: namespace fracgpu-system has no Deployment of it",
             "cure: kubectl apply --server-side --force-conflicts -k FOLDER, with the values or",
             "or remove the rest: fracgpu uninstall --yes",
+        ),
+    ),
+    "a namespace that is being deleted": (
+        "installed",
+        healthy(namespace=(GOING,)),
+        (
+            "error: namespace fracgpu-system is being deleted, and nothing starts in it any more: "
+            "remaining: configmaps. has 1; cure: kubectl wait --for=delete namespace fracgpu-",
+            "then kubectl apply --server-side --force-conflicts -k FOLDER, with the values or",
+            "or remove the rest: fracgpu uninstall --yes",
+        ),
+    ),
+    "a namespace that refuses privileged pods": (
+        "pods",
+        healthy(namespace=(system(labels=RESTRICTED),)),
+        (
+            "error: namespace fracgpu-system enforces Pod Security restricted, so no pod of ",
+            "kubectl label namespace fracgpu-system pod-security.kubernetes.io/enforce=privileged",
         ),
     ),
     "another namespace": (
@@ -213,6 +249,36 @@ def test_a_fault_of_a_role_is_found_with_its_cure(
 
     said = f"{finding.severity.value}: {finding.observed}; cure: {finding.cure}"
     assert [word for word in words if word not in said] == []
+
+
+def test_what_a_namespace_that_is_being_deleted_has_lost_is_listed_below_it() -> None:
+    gone = healthy(
+        namespace=(GOING,),
+        **dict.fromkeys(
+            ("deployments", "daemon_sets", "slices", "leases", "config_maps", "pods"), ()
+        ),
+    )
+
+    (first, *others) = rank(examine(gone))
+
+    assert first.finding.observed.startswith("namespace fracgpu-system is being deleted")
+    assert {"replicas", "webhook-endpoints", "extender-leads"} <= {
+        each.check.name for each in first.consequences
+    }
+    assert others == []
+
+
+def test_a_node_without_an_agent_is_listed_below_the_pod_security_that_refuses_it() -> None:
+    refused = healthy(namespace=(system(labels=RESTRICTED),), pods=())
+
+    (cause,) = (each for each in rank(examine(refused)) if each.check.name == "pods")
+
+    assert "agents" in {each.check.name for each in cause.consequences}
+
+
+@pytest.mark.parametrize("labels", [{}, {"pod-security.kubernetes.io/enforce": "privileged"}])
+def test_a_namespace_that_admits_privileged_pods_is_fine(labels: dict[str, str]) -> None:
+    assert result_of("pods", healthy(namespace=(system(labels=labels),))).verdict is Verdict.FINE
 
 
 def test_roles_that_run_outside_the_cluster_are_not_looked_for_in_it() -> None:
