@@ -112,9 +112,22 @@ _LIVES: Final = (
     SERVICES,
     CONFIGMAPS,
     SECRETS,
+    ROLES,
+    ROLE_BINDINGS,
+    SERVICE_ACCOUNTS,
+    RESOURCE_QUOTAS,
+    NETWORK_POLICIES,
+    PDBS,
+    Kind("networking.k8s.io/v1", "ingresses", "Ingress", namespaced=True),
+    Kind("v1", "limitranges", "LimitRange", namespaced=True),
 )
-# The control plane makes these in every namespace, and Helm notes its releases.
-_EVERYWHERE: Final = ("kube-root-ca.crt", "openshift-service-ca.crt")
+# Kubernetes and OpenShift make these in every namespace, and we our configuration; Helm notes its
+# releases.
+_EVERYWHERE: Final[Mapping[Kind, tuple[str, ...]]] = {
+    CONFIGMAPS: ("kube-root-ca.crt", "openshift-service-ca.crt", names.CONFIG_MAP),
+    SERVICE_ACCOUNTS: ("default", "builder", "deployer"),
+    ROLE_BINDINGS: ("system:image-pullers", "system:image-builders", "system:deployers"),
+}
 _NOTED: Final = ("kubernetes.io/service-account-token", "helm.sh/release.v1")
 _SLOTS: Final = f"capacity {names.GPU_SLOT}"
 _PAUSE_S: Final = 1.0
@@ -250,18 +263,14 @@ async def _others(client: KubeClient, namespace: str) -> list[str]:
         for kind in _LIVES
         for body in await _bodies(client, kind, namespace)
         if not _OURS.items() <= (body["metadata"].get("labels") or {}).items()
-        and not (kind in (CONFIGMAPS, SECRETS) and _is_incidental(body))
+        and not (kind in (CONFIGMAPS, SECRETS) and _belongs_to_another(body))
+        and body["metadata"]["name"] not in _EVERYWHERE.get(kind, ())
     ]
 
 
-def _is_incidental(body: Mapping[str, Any]) -> bool:
-    """Report whether a ConfigMap or Secret belongs to something else, or has our configuration."""
-    meta = body["metadata"]
-    return (
-        meta["name"] in (*_EVERYWHERE, names.CONFIG_MAP)
-        or bool(meta.get("ownerReferences"))
-        or body.get("type") in _NOTED
-    )
+def _belongs_to_another(body: Mapping[str, Any]) -> bool:
+    """Report whether a ConfigMap or Secret goes with another object, or is a note of Helm."""
+    return bool(body["metadata"].get("ownerReferences")) or body.get("type") in _NOTED
 
 
 async def _leases(client: KubeClient, namespace: str) -> list[FoundObject]:

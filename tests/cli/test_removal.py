@@ -18,9 +18,15 @@ from kube.kinds import (
     MOVES,
     NAMESPACES,
     NODES,
+    PDBS,
     PODS,
+    RESOURCE_QUOTAS,
+    ROLE_BINDINGS,
+    ROLES,
     SECRETS,
+    SERVICE_ACCOUNTS,
     VALIDATING_POLICIES,
+    Kind,
 )
 from process.clock import SystemClock
 from simulator.demo.definitions import install_definitions
@@ -30,6 +36,7 @@ from tests.support.moves import move_body, move_of
 from tests.support.yaml_files import read_documents
 
 LABEL, _, VALUE = OURS.partition("=")
+ROLE_OF_OTHERS = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "view"}
 
 
 def labelled(name: str, **fields: Any) -> dict[str, Any]:
@@ -208,6 +215,37 @@ async def test_what_a_user_named_like_ours_is_the_users(kube: KubeClient) -> Non
     assert said == [f"deleted Secret {system}/fracgpu-ca"]
     for kind in (CONFIGMAPS, SECRETS, LEASES):
         assert await kube.get_object(kind, "fracgpu-mine", namespace=system)
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        (ROLES, {"rules": []}),
+        (ROLE_BINDINGS, {"roleRef": ROLE_OF_OTHERS, "subjects": []}),
+        (SERVICE_ACCOUNTS, {}),
+        (RESOURCE_QUOTAS, {"spec": {"hard": {"pods": "1"}}}),
+        (PDBS, {"spec": {"minAvailable": 1, "selector": {}}}),
+    ],
+    ids=lambda value: getattr(value, "kind", ""),
+)
+async def test_a_namespace_stays_for_whatever_a_user_has_made_there(
+    kube: KubeClient, kind: Kind, fields: dict[str, Any]
+) -> None:
+    system = names.SYSTEM_NAMESPACE
+    await kube.create(NAMESPACES, labelled(system))
+    for each, name in (
+        (SERVICE_ACCOUNTS, "builder"),
+        (ROLE_BINDINGS, "system:image-pullers"),
+    ):  # as OpenShift does
+        more = {"roleRef": ROLE_OF_OTHERS, "subjects": []} if each is ROLE_BINDINGS else {}
+        await kube.create(each, {"metadata": {"name": name, "namespace": system}, **more})
+    assert list((await make_plan(kube)).namespaces) == [system]
+
+    await kube.create(kind, {"metadata": {"name": "somebodys", "namespace": system}, **fields})
+
+    plan = await make_plan(kube)
+    assert list(plan.namespaces) == []
+    assert dict(plan.shared) == {system: [f"{kind.kind} somebodys"]}
 
 
 async def test_a_node_that_goes_meanwhile_stops_nothing(cluster: KubeClient) -> None:
