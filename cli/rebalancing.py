@@ -144,6 +144,6 @@ async def read_cluster(client: KubeClient, wirings: Wirings) -> ClusterCache:
                     await asyncio.sleep(_POLL_S)
         for task in tasks:
             task.cancel()
-    if not cache.synced:
-        raise ReadingFailed(f"the API server did not list everything within {_SYNC_LIMIT_S:g} s")
+    if cache.problem is not None:
+        raise ReadingFailed(f"not read within {_SYNC_LIMIT_S:g} s: {cache.problem}")
     return cache

@@ -84,7 +84,7 @@ class CertificateWatcher:
         webhook configurations has that authority: the certs role keeps them current.
         """
         if not self._tls.loaded:
-            return self._problem
+            return self._informer.problem or self._problem
         if self._service_name is None:
             return None
         why = why_refused(

@@ -89,6 +89,16 @@ class ConfigWatcher(Generic[T]):
         """Whether the ConfigMap, or its absence, has been observed."""
         return self._informer.synced
 
+    @property
+    def unread(self) -> str | None:
+        """Why the ConfigMap has not been observed yet, for people; None once it has."""
+        return self._informer.problem
+
+    @property
+    def failure(self) -> str:
+        """Why the last list or watch ended; empty if it ended as it should."""
+        return self._informer.failure
+
     async def wait_synced(self) -> None:
         """Wait until the ConfigMap, or its absence, has been observed."""
         await self._informer.wait_synced()

@@ -15,6 +15,9 @@ class Elector(Protocol):
     @property
     def another_leads(self) -> bool: ...
 
+    @property
+    def failure(self) -> str: ...
+
     def still_leader(self) -> bool: ...
 
     async def wait_leading(self) -> None: ...
@@ -27,6 +30,9 @@ class ListWatcher(Protocol):
 
     @property
     def synced(self) -> bool: ...
+
+    @property
+    def failure(self) -> str: ...
 
     def list_again(self) -> None: ...
 
@@ -129,11 +135,16 @@ class LeaderGate:
         """
         if self._election.another_leads and not self.leads:
             return self._unread(lambda followed: followed.list.synced)
-        return self.why_not() if self.leads else "no replica leads yet"
+        if self.leads:
+            return self.why_not()
+        return ": ".join(filter(None, ("no replica leads yet", self._election.failure)))
 
     def _unread(self, is_read: Callable[[_Followed], bool]) -> str | None:
         unread = [name for name, followed in self._followed.items() if not is_read(followed)]
-        return f"not listed yet: {', '.join(unread)}" if unread else None
+        if not unread:
+            return None
+        failures = (self._followed[name].list.failure for name in unread)
+        return ": ".join((f"not listed yet: {', '.join(unread)}", *filter(None, failures)))
 
     async def _until_leading(self, informer: ListWatcher) -> None:
         async with asyncio.TaskGroup() as group:

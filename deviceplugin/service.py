@@ -402,10 +402,10 @@ def _parts(  # noqa: PLR0913, PLR0915 - what the whole agent is made of; called 
     registry.register(AgeCollector(latest=sampler.latest, now_s=lambda: clock.now().timestamp()))
     for name, problem in {
         "cards": lambda: tracker.problem,
-        "pods": lambda: None if pods.synced else "this node's pods are not listed yet",
+        "pods": lambda: pods.problem,
         "runtime": lambda: runtime.problem or (front.nri_problem() if handover.acts else None),
         # While another agent acts, this one is Ready to follow it.
-        "node": lambda: updater.problem if handover.acts else None,
+        "node": lambda: nodes.problem or (updater.problem if handover.acts else None),
         "kubelet": lambda: front.problem() if handover.acts or held is not None else None,
     }.items():
         gate.add(name, problem)

@@ -103,6 +103,10 @@ class Informer(Generic[T]):
         limits: of each watch.
         backoff: pauses between attempts while the API server does not answer.
         monotonic: seconds of a clock that never goes back.
+
+    Attributes:
+        failure: why the last list or watch ended, such as a right that is missing; empty if it
+            ended as it should.
     """
 
     def __init__(  # noqa: PLR0913 - one keyword per independent choice
@@ -140,6 +144,7 @@ class Informer(Generic[T]):
         self._synced = asyncio.Event()
         self._contact_at = -math.inf
         self._served: bool | None = None
+        self.failure = ""
         self.dropped = 0
 
     # -- state ---------------------------------------------------------------------------------
@@ -148,6 +153,14 @@ class Informer(Generic[T]):
     def synced(self) -> bool:
         """Whether the first list has been read; stays True through an outage."""
         return self._synced.is_set()
+
+    @property
+    def problem(self) -> str | None:
+        """Why the first list has not been read, for people; None once it is."""
+        if self.synced:
+            return None
+        because = f": {self.failure}" if self.failure else ""
+        return f"the API server has not listed {self._selected.kind.plural} yet{because}"
 
     @property
     def served(self) -> bool:
@@ -210,6 +223,7 @@ class Informer(Generic[T]):
                     self._version = None
                 _log.warning("watch_failed", kind=self._selected.kind.plural, error=str(problem))
                 error = problem
+            self.failure = str(error or "")
             # A server that ends every watch at once must not be called in a tight loop, and one
             # that broke off a long watch has not been failing all that time.
             quick = self._monotonic() - began < _QUICK_S

@@ -96,6 +96,10 @@ class LeaderElector:
             holder reacquires its own lease at once.
         times: see :class:`LeaseDurations`.
         notes: what each write of the Lease says beside who holds it.
+
+    Attributes:
+        failure: why the last attempt to acquire the lease failed, such as a right that is missing;
+            empty if the API server answered.
     """
 
     def __init__(  # noqa: PLR0913 - one keyword for each collaborator
@@ -116,6 +120,7 @@ class LeaderElector:
         self.identity = identity
         self.times = times or LeaseDurations()
         self._notes = notes
+        self.failure = ""
         self._acquired = asyncio.Event()
         self._lease: dict[str, Any] = {}
         self._observed = _Observed("", -math.inf, 0.0)
@@ -176,10 +181,14 @@ class LeaderElector:
         while True:
             try:
                 async with asyncio.timeout(self.times.renew_deadline_s):
-                    if await self._try_acquire():
-                        return
+                    acquired = await self._try_acquire()
             except (KubeError, TimeoutError) as error:
-                _log.warning("lease_not_acquired", lease=self._name, error=str(error))
+                self.failure = str(error) or "the API server did not answer in time"
+                _log.warning("lease_not_acquired", lease=self._name, error=self.failure)
+            else:
+                self.failure = ""
+                if acquired:
+                    return
             await self._clock.sleep(self._pause_s())
 
     def _pause_s(self) -> float:

@@ -155,9 +155,10 @@ class ClusterCache:
             log.error("guards_not_known", kinds=self.unknown, effect="no pod is moved")
 
     @property
-    def synced(self) -> bool:
-        claims = self._claim_informer is None or self._claim_informer.synced
-        return self._pod_informer.synced and self._node_informer.synced and claims
+    def problem(self) -> str | None:
+        """Why pods and nodes are not known yet, for people; None once they are."""
+        claims = None if self._claim_informer is None else self._claim_informer.problem
+        return self._pod_informer.problem or self._node_informer.problem or claims
 
     @property
     def nodes(self) -> Mapping[str, NodeCards]:

@@ -162,7 +162,7 @@ def running(  # noqa: PLR0913 - the parts of one process
         metrics.leader.set(1)
         await controller.run()
 
-    gate.add("cluster", lambda: None if cache.synced else "pods and nodes not listed yet")
+    gate.add("cluster", lambda: cache.problem)
     # Trouble does not affect readiness: this replica still has the lease, its moves and cordons.
     gate.remark("rebalancing", controller.trouble)
     return Running(

@@ -81,14 +81,8 @@ class CardClassIndex:
 
     def problem(self) -> str | None:
         """Return why the classes are not known yet, or None; a later outage changes nothing."""
-        waiting = [
-            informer_name
-            for informer_name, informer in (("nodes", self._nodes), ("pods", self._pods))
-            if not informer.synced
-        ]
-        if waiting:
-            return f"the API server has not listed {' and '.join(waiting)} yet"
-        return "the cards are not counted yet" if self._classes is None else None
+        uncounted = "the cards are not counted yet" if self._classes is None else None
+        return self._nodes.problem or self._pods.problem or uncounted
 
     def classes(self) -> tuple[CardClass, ...] | None:
         """Return the card classes, largest free share first; None until they are counted.

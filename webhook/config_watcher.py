@@ -96,8 +96,7 @@ class AdmissionConfigWatcher:
 
     def problem(self) -> str | None:
         """Return why the configuration is not known yet, or None; invalid edits do not count."""
-        read = self.config.synced and self.pools.synced
-        return None if read else "the ConfigMap has not been read yet"
+        return self.config.unread or self.pools.unread
 
     def compare_pools(self) -> None:
         """Report that a card was measured which has less than the catalogue in use promises.

@@ -43,7 +43,7 @@ class NamespaceLabels:
 
     def problem(self) -> str | None:
         """Return why the labels are not known yet, or None."""
-        return None if self._informer.synced else "the API server has not listed namespaces yet"
+        return self._informer.problem
 
     def of(self, namespace: str) -> Mapping[str, str] | None:
         """Return a namespace's labels; None for one that has not been observed yet."""

@@ -1,9 +1,10 @@
-"""Cures that keep an installation whole: what Helm installed is changed by Helm alone."""
+"""Cures that several checks name; what Helm installed is changed by Helm alone."""
 
 from typing import Final
 
 from fracgpu import names
 from fracgpu.doctor.facts import Facts, Json, Unread, annotations_of, labels_of, name_of
+from fracgpu.state.pod_info import PodInfo
 
 _MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 _RELEASE: Final = "meta.helm.sh/release-name"
@@ -33,6 +34,14 @@ def upgrade_of(body: Json, *flags: str) -> str:
 def change(body: Json, *flags: str, otherwise: str) -> str:
     """Return the command that changes an object of Helm's by *flags*; else *otherwise*."""
     return upgrade_of(body, *flags) or otherwise
+
+
+def create_anew(pod: PodInfo) -> str:
+    """Return the command after which a pod like this one is admitted and placed anew."""
+    delete = f"kubectl -n {pod.record.namespace} delete pod {pod.record.name}"
+    if pod.owner is None:
+        return f"{delete}, and apply its manifest again"
+    return f"{delete}: its {pod.owner[0]} creates it anew"
 
 
 def install_again(facts: Facts) -> str:

@@ -10,7 +10,7 @@ from fracgpu.cards.annotations import read_cards, read_foreign, read_load_time, 
 from fracgpu.cards.card import HEAT_MAX_AGE, Health
 from fracgpu.cards.node_marks import shares
 from fracgpu.cards.other_plugins import offered_by_others
-from fracgpu.doctor.cures import change
+from fracgpu.doctor.cures import change, create_anew
 from fracgpu.doctor.facts import (
     Facts,
     Json,
@@ -46,7 +46,8 @@ from fracgpu.doctor.ranking import (
 from fracgpu.errors import WireError, counted, shorten
 from fracgpu.k8s.node import Taint
 from fracgpu.k8s.node_affinity import EXCLUDING_EFFECTS, NodeRules, Toleration
-from fracgpu.state.allocation import PodRecord, cards_in
+from fracgpu.state.allocation import cards_in
+from fracgpu.state.pod_info import PodInfo
 
 _DRIVER_REASONS: Final = ("CardsUnavailable", "NoCardToShare")
 _RUNTIME_REASON: Final = "RuntimeUnknown"
@@ -311,10 +312,10 @@ def _strangers(facts: Facts) -> Iterator[Finding]:
 
 
 def _cards_of_pods(facts: Facts) -> Iterator[Finding]:
-    by_node: dict[str, list[PodRecord]] = {}
+    by_node: dict[str, list[PodInfo]] = {}
     for each in known(facts.requesting):
         if not each.record.terminating:
-            by_node.setdefault(each.record.node, []).append(each.record)
+            by_node.setdefault(each.record.node, []).append(each)
     for node in _sharing(facts):
         name = name_of(node)
         try:
@@ -325,15 +326,15 @@ def _cards_of_pods(facts: Facts) -> Iterator[Finding]:
         lost = [
             (pod, min(gone))
             for pod in by_node.get(name, ())
-            if (gone := cards_in(pod.assignment or {}) - there)
+            if (gone := cards_in(pod.record.assignment or {}) - there)
         ]
         if lost:
             first, card = lost[0]
             yield error(
                 f"{counted(len(lost), 'pod')} of node {name} cannot start a container again, such "
-                f"as {first.key}: assigned {card}, which the node does not have any more",
-                cure=f"kubectl -n {first.namespace} delete pod {first.name}: the pod that its "
-                "owner creates gets a card that is there; nothing if the card is to come back",
+                f"as {first.record.key}: assigned {card}, which the node does not have any more",
+                cure=f"{create_anew(first)}, on a card that is there; nothing if the card is to "
+                "come back",
                 needs=[cards_of(name), agent_on(name)],
             )
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from fracgpu import names
+from fracgpu.doctor.cures import create_anew
 from fracgpu.doctor.facts import (
     Facts,
     annotations_of,
@@ -35,7 +36,7 @@ def _granted(facts: Facts) -> Iterator[Finding]:
         yield error(
             f"{_such_as(pods)} that the webhook has not read, such as one from before FracGPU was "
             "installed: whether it runs or waits, it gets no card",
-            cure=f"{_create_anew(pods[0])}; if that changes nothing, the chart's "
+            cure=f"{create_anew(pods[0])}; if that changes nothing, the chart's "
             "webhook.namespaceSelector or webhook.objectSelector leaves it out",
             needs=[WEBHOOK_REGISTERED, INSTALLED],
         )
@@ -47,13 +48,6 @@ def _was_not_read(pod: PodInfo) -> bool:
         names.GPU_MEM in container.limits for container in pod.record.containers
     )
     return asks and names.GRANTED not in pod.annotations and not pod.record.terminating
-
-
-def _create_anew(pod: PodInfo) -> str:
-    delete = f"kubectl -n {pod.record.namespace} delete pod {pod.record.name}"
-    if pod.owner is None:
-        return f"{delete}, and apply its manifest again"
-    return f"{delete}: its {pod.owner[0]} creates it anew"
 
 
 def _such_as(pods: Sequence[PodInfo]) -> str:

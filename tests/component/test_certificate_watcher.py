@@ -73,7 +73,11 @@ async def following(kube: KubeClient, request: pytest.FixtureRequest) -> AsyncIt
 async def test_the_secret_is_served_once_it_is_there(
     kube: KubeClient, following: Following
 ) -> None:
-    assert following.certificate.problem() == "there is no Secret default/tls yet"
+    assert following.certificate.problem() == "the API server has not listed secrets yet"
+    await until_true(
+        lambda: following.certificate.problem() == "there is no Secret default/tls yet",
+        what="the Secret is missing",
+    )
     ca = a_ca()
 
     await kube.create(SECRETS, a_secret("tls", **keys_of(a_leaf(ca))))

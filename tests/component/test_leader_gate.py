@@ -15,6 +15,7 @@ from simulator.background import background
 class AnElection:
     def __init__(self) -> None:
         self.another_leads = False
+        self.failure = ""
         self.leading = asyncio.Event()
         self.lost = asyncio.Event()
 
@@ -32,7 +33,8 @@ class AnElection:
 class AList:
     """An informer whose lists are read when a test says so."""
 
-    def __init__(self) -> None:
+    def __init__(self, failure: str = "") -> None:
+        self.failure = failure
         self.runs: list[str] = []
         self._read = asyncio.Event()
 
@@ -104,6 +106,14 @@ async def test_a_new_leader_answers_once_all_is_listed_anew() -> None:
         assert gate.leads
 
 
+async def test_why_a_list_cannot_be_read_is_part_of_the_reason() -> None:
+    election, pods, nodes = AnElection(), AList("answered 403 Forbidden"), AList()
+    gate = LeaderGate(election)
+    election.leading.set()
+    async with following(gate, pods=pods, nodes=nodes):
+        assert gate.why_not_ready() == "not listed yet: pods, nodes: answered 403 Forbidden"
+
+
 async def test_a_further_reason_counts_once_all_is_listed() -> None:
     election, pods = AnElection(), AList()
     gate = LeaderGate(election)
@@ -131,6 +141,8 @@ async def test_a_standby_that_has_listed_is_ready_while_another_leads() -> None:
         assert gate.why_not() == "another replica leads"
         election.another_leads = False
         assert gate.why_not_ready() == "no replica leads yet"
+        election.failure = "may not get leases"
+        assert gate.why_not_ready() == "no replica leads yet: may not get leases"
 
 
 async def test_a_leader_is_ready_once_it_answers() -> None:

@@ -121,6 +121,31 @@ async def test_a_run_that_lists_again_is_synced_anew_and_tells_only_what_differs
         assert reported == [("ADDED", "b", "new"), ("DELETED", "a", "old")]
 
 
+async def test_a_list_that_may_not_be_read_says_which_right_is_missing_until_it_is_read() -> None:
+    allowed: list[bool] = []
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        if not allowed:
+            status = {"reason": "Forbidden", "message": 'User "agent" cannot list configmaps'}
+            return web.json_response(status, status=403)
+        if "watch" in request.query:
+            await asyncio.Event().wait()
+        return web.json_response({"metadata": {"resourceVersion": "1"}, "items": []})
+
+    async with a_server(handler) as server, connect_to(server.url) as client:
+        informer = Informer(client.with_retry(FAST), CONFIGMAPS, decode=value_of, backoff=FAST)
+        assert informer.problem == "the API server has not listed configmaps yet"
+        async with asyncio.TaskGroup() as group:
+            running = group.create_task(informer.run())
+            await until_true(lambda: bool(informer.failure), what="the refusal is known")
+            begin, _, end = str(informer.problem).partition(": kube-apiserver answered 403 ")
+            assert begin == "the API server has not listed configmaps yet"
+            assert end.endswith('User "agent" cannot list configmaps')
+            allowed.append(True)
+            await until_true(lambda: informer.problem is None, what="it is read")
+            running.cancel()
+
+
 async def test_every_change_is_told_once_and_is_already_in_the_copy(rig: Rig) -> None:
     rig.collection.put("a", "new")
     rig.collection.put("b", "first")

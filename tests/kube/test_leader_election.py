@@ -385,10 +385,12 @@ async def test_an_outage_while_acquiring_is_waited_out(leases: Leases, clock: Vi
     async with running(one):
         await passes(clock, 10)
         assert not one.election.still_leader()
+        assert one.election.failure
         one.transport.fault = Fault.NONE
         await passes(clock, 3)
 
         assert one.election.still_leader()
+        assert not one.election.failure
         async with asyncio.timeout(60):
             await one.election.wait_leading()
 

@@ -58,7 +58,7 @@ async def test_nothing_is_known_before_nodes_and_pods_are_listed(kube: KubeClien
     index = CardClassIndex(kube, SystemClock())
 
     assert index.classes() is None
-    assert index.problem() == "the API server has not listed nodes and pods yet"
+    assert index.problem() == "the API server has not listed nodes yet"
 
 
 async def test_an_empty_cluster_has_no_class_which_is_known(kube: KubeClient) -> None:

@@ -155,7 +155,7 @@ FAULTS = {
         (
             "error: 2 pods of node gpu-1 cannot start a container again, such as default/p: "
             "assigned GPU-gpu-1-9, which the node does not have any more",
-            "kubectl -n default delete pod p: the pod that its owner creates gets a card that",
+            "cure: kubectl -n default delete pod p, and apply its manifest again, on a card",
         ),
     ),
     "load that is stale": (
