@@ -1,5 +1,6 @@
 """The webhook on a real kube-apiserver: what a user applies, and the result."""
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -159,6 +160,34 @@ def halves() -> dict[str, Json]:
     limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem-percentage": "50"}
     hami = a_pod(a_container(resources={"limits": limits}))
     return {"ours": a_pod(fraction="0.5"), "kai": kai, "both": both, "hami": hami}
+
+
+async def test_pod_security_restricted_admits_whatever_is_written_into_a_pod(
+    harness: Harness,
+) -> None:
+    """For a pod that would be admitted without its request."""
+    container = {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "runAsNonRoot": True,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    labels = {"pod-security.kubernetes.io/enforce": "restricted", names.DIALECTS_LABEL: "all"}
+    await harness.client.create(NAMESPACES, {"metadata": {"name": "locked", "labels": labels}})
+    async with in_force(harness) as kubectl:
+        for name, body in {"bare": a_pod(fraction="0.5"), **halves()}.items():
+            pod = named(body, name)
+            pod["metadata"]["namespace"] = "locked"
+            if name != "bare":
+                for each in pod["spec"]["containers"]:
+                    each["securityContext"] = container
+            answer = await kubectl.ask("create", "--dry-run=server", "-f-", "-o=json", stdin=pod)
+            if name == "bare":
+                assert 'violates PodSecurity "restricted:latest"' in answer.error
+            else:
+                assert answer.ok, answer.error
+                stored = json.loads(answer.out)
+                assert names.GRANTED in stored["metadata"]["annotations"], name
 
 
 @pytest.mark.parametrize("mesh", ["aa-mesh", "zz-mesh"], ids=["before-ours", "after-ours"])

@@ -21,7 +21,7 @@ def blame_limit_range(error: RequestError, annotations: Mapping[str, str]) -> Re
         found=error.found,
         wanted=error.wanted,
         hint=f"it is the default of a LimitRange of this namespace: state another amount, or have "
-        f"{error.field.key} taken out of its default and defaultRequest",
+        f"{error.field.key} taken out of its max, default and defaultRequest",
     )
 
 

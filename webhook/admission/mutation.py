@@ -421,7 +421,7 @@ def _refuse_reserved_keys(annotations: Mapping[str, str]) -> None:
             field=key,
             found=annotations[key],
             wanted="no such annotation: only FracGPU writes it, after the pod is created",
-            hint="leave it out",
+            hint="leave it out, as kubectl debug --copy-to does with --profile=general",
         )
 
 

@@ -7,7 +7,7 @@ from webhook.admission.limit_range import ANNOTATION, blame_limit_range
 MEM = "fracgpu.io/gpu-mem"
 BLAME = (
     "it is the default of a LimitRange of this namespace: state another amount, or have "
-    f"{MEM} taken out of its default and defaultRequest"
+    f"{MEM} taken out of its max, default and defaultRequest"
 )
 SET = f"LimitRanger plugin set: cpu, {MEM} request for container train; {MEM} limit for container "
 

@@ -394,17 +394,17 @@ REFUSED = {
     "an assignment": (
         a_pod(fraction="0.5", assignment="{}"),
         "fracgpu.io/assignment is '{}'; want no such annotation: only FracGPU writes it, after the "
-        "pod is created; leave it out",
+        "pod is created; leave it out, as kubectl debug --copy-to does with --profile=general",
     ),
     "an assignment on a pod that asks for nothing": (
         a_pod(assignment="{}"),
         "fracgpu.io/assignment is '{}'; want no such annotation: only FracGPU writes it, after the "
-        "pod is created; leave it out",
+        "pod is created; leave it out, as kubectl debug --copy-to does with --profile=general",
     ),
     "a record of what was wired": (
         a_pod(fraction="0.5", wired="GPU-1"),
         "fracgpu.io/wired is 'GPU-1'; want no such annotation: only FracGPU writes it, after the "
-        "pod is created; leave it out",
+        "pod is created; leave it out, as kubectl debug --copy-to does with --profile=general",
     ),
     "a forged grant": (
         a_pod(fraction="0.5", granted="everything"),
