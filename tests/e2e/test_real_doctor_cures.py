@@ -70,3 +70,23 @@ async def test_each_cure_of_an_installation_of_helms_cures_and_the_next_upgrade_
         await run(upgrade, kubeconfig=admin)
         config = await kubectl("-n", SYSTEM, "get", "configmap", "fracgpu-config", "-o", "yaml")
         assert "hotRatio: 0.9" in config
+
+
+async def test_neither_helm_nor_kustomize_takes_over_what_the_other_has_installed(
+    tmp_path: Path,
+) -> None:
+    helm_or_skip()
+    install, _ = documented(GUIDE, "helm-install")
+    apply, _ = documented(GUIDE, "kustomize-install")
+    async with real_api_server(tmp_path) as api:
+        await api.start_controller_manager()
+        admin = api.kubeconfig(tmp_path / "kubeconfig")
+        await run(without_wait(install), kubeconfig=admin)
+        with pytest.raises(AssertionError, match='conflict with "helm"'):
+            await run(apply, kubeconfig=admin, words={"FOLDER": "deploy"})
+
+        await run("helm uninstall fracgpu -n fracgpu-system --no-hooks", kubeconfig=admin)
+        await run("fracgpu uninstall --yes --wait-s 60", kubeconfig=admin)
+        await run(apply, kubeconfig=admin, words={"FOLDER": "deploy"})
+        with pytest.raises(AssertionError, match="invalid ownership metadata"):
+            await run(without_wait(install), kubeconfig=admin)
