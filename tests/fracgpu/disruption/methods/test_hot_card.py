@@ -10,7 +10,7 @@ from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.disruption.methods.hot_card import subjects
 from fracgpu.disruption.move import Ending, HoldReason, PastMove, Plan, claims_once_planned
 from fracgpu.disruption.planner import plan_moves
-from fracgpu.disruption.policy import RebalancerPolicy
+from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from fracgpu.k8s.node import Taint
 from fracgpu.request.need import Rebalance
 from fracgpu.state.cluster_state import scheduling_by_cards
@@ -56,8 +56,11 @@ def test_a_pod_that_may_use_more_than_its_share_moves_to_where_it_may_as_well() 
     def moves(*targets: NodeCards) -> list[tuple[str, int, int]]:
         nodes = (a_node("n1", HOT_CARD, limits_mib=CARD_MIB), *targets)
         found = plan(a_disruption_state(nodes=nodes, pods=pods)).moves
-        reserved = [claims_once_planned(move).reservation for move in found]
-        assert all(one and one.allocation.limit_mib == 9000 for one in reserved)
+        for move in found:
+            reserved = claims_once_planned(move).reservation
+            assert reserved is not None
+            assert (reserved.node, reserved.card) == (move.target_node, move.target)
+            assert (reserved.allocation.mib, reserved.allocation.limit_mib) == (4000, 9000)
         return [(move.target, move.mib, move.limit_mib) for move in found]
 
     taken = a_placed_pod("pod-c", COOL_CARD, node="n2", mib=CARD_MIB - 8999)
@@ -176,7 +179,22 @@ def test_a_pod_that_the_api_server_does_not_know_stays() -> None:
 
     found = plan(state, replace(ACTIVE, hold_cycles=0))
 
-    assert ("pod-a", HoldReason.NOT_KNOWN) in {(held.subject, held.reason) for held in found.held}
+    assert {(held.subject, held.reason) for held in found.held} == {
+        ("pod-a", HoldReason.NOT_KNOWN),
+        ("ml/pod-b", HoldReason.SINGLE_REPLICA),
+    }
+
+
+def test_what_was_shown_of_a_card_a_short_while_ago_is_not_shown_again() -> None:
+    shown = a_past_move(minutes_ago=9, source=HOT_CARD)
+    shown = replace(shown, ending=Ending.DRY_RUN, disturbed=False)
+
+    found = plan(a_disruption_state(past=[shown]), replace(ACTIVE, mode=Mode.DRY_RUN))
+
+    assert found.moves == ()
+    assert [(held.subject, held.reason, held.detail) for held in found.held] == [
+        (HOT_CARD, HoldReason.SHOWN, "at 11:51: ml/pod-x")
+    ]
 
 
 def test_a_move_that_costs_more_than_it_relieves_is_not_made() -> None:
@@ -192,7 +210,11 @@ def test_a_move_that_costs_more_than_it_relieves_is_not_made() -> None:
     )
 
     assert found.moves == ()
-    assert reasons(found) == {HoldReason.NO_GAIN}
+    assert {(held.subject, held.reason) for held in found.held} == {
+        ("ml/pod-a", HoldReason.NO_GAIN),
+        ("ml/pod-b", HoldReason.NO_GAIN),
+    }
+    assert all(held.gain_points is not None and held.gain_points <= 0 for held in found.held)
 
 
 def test_pods_that_peak_together_are_kept_apart() -> None:

@@ -109,4 +109,5 @@ def test_a_move_is_judged_again_by_the_method_that_planned_it() -> None:
     assert unmeasured.reason is HoldReason.NOT_MEASURED
     unknown = judged("tidy-up")
     assert unknown is not None
+    assert unknown.reason is HoldReason.NO_GAIN
     assert unknown.detail == "this version has no method 'tidy-up'"

@@ -59,6 +59,36 @@ def test_a_drained_card_is_emptied_replica_by_replica() -> None:
     assert plan_moves(a_calm_state(), policy=ACTIVE, now=NOON).moves == ()
 
 
+def test_a_pod_that_people_ask_for_comes_before_those_of_a_drained_card() -> None:
+    state = a_calm_state(drained=True)
+    asked = {"pod-b": a_placed_pod("pod-b", annotations=ASKED)}
+
+    found = requested.subjects(
+        replace(state, pods={**state.pods, **asked}), policy=ACTIVE, now=NOON
+    )
+
+    assert found == ["pod-b", "pod-a"]
+
+
+def test_the_target_is_the_calmest_card_whichever_the_scheduler_would_choose() -> None:
+    nodes = [a_node("n1", HOT_CARD), a_node("n2", "GPU-warm"), a_node("n3", "GPU-idle")]
+    warm = a_placed_pod("pod-c", CardUuid("GPU-warm"), node="n2", owner=None)
+    state = a_disruption_state(
+        nodes=nodes,
+        pods=[a_placed_pod("pod-a", annotations=ASKED), a_placed_pod("pod-b"), warm],
+        readings={
+            HOT_CARD: a_reading(0.1, pods={"pod-b": 0.05}),
+            "GPU-warm": a_reading(0.14, pods={"pod-c": 0.1}),
+            "GPU-idle": a_reading(0.01),
+        },
+    )
+
+    (move,) = plan_moves(state, policy=ACTIVE, now=NOON).moves
+
+    # Nothing is measured of what it uses.
+    assert (move.pod_uid, move.target, move.busy_ratio) == ("pod-a", "GPU-idle", 0.0)
+
+
 def test_what_protects_a_pod_protects_it_here() -> None:
     state = a_calm_state(annotations=ASKED, rebalance=Rebalance.NEVER)
 
