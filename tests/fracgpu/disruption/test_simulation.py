@@ -100,6 +100,9 @@ def test_a_surge_is_kept_off_by_the_anti_affinity_against_itself_and_an_eviction
 
     assert nodes_for(pod, nodes) == ["n2"]
     assert nodes_for(evicted(pod), nodes) == ["n1", "n2"]
+    for moved, allowed in ((pod, [False, True]), (evicted(pod), [True, True])):
+        simulation = PlacementSimulation(a_disruption_state(nodes=nodes, pods=[moved]))
+        assert simulation.nodes_for(moved, ["n1", "n2"]).tolist() == allowed
 
 
 def test_a_released_pod_is_not_of_its_version_any_more() -> None:

@@ -369,9 +369,12 @@ async def test_a_server_that_is_busy_is_not_asked_more_often(replaces: bool) -> 
         api.put_pod(a_pod("p"))
         if replaces:
             api.schedule(refuse=tuple(api.cards))
+        await harness.clock.advance(1.1)
+        early = len(api.writes)
         await harness.clock.advance(60.0)
 
     # Pauses grow to ten seconds, and each answer asks for one more.
+    assert early <= 1
     assert 5 <= len(api.writes) <= 20
 
 

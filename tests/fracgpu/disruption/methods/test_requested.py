@@ -111,6 +111,8 @@ def test_a_pod_without_a_target_is_held_and_a_move_that_ended_is_not_tried_at_on
     assert [held.reason for held in plan.held] == [HoldReason.GIVEN_UP]
     later = plan_moves(replace(asked, past=[tried]), policy=ACTIVE, now=NOON + timedelta(minutes=5))
     assert len(later.moves) == 1
+    other = replace(tried, move=replace(tried.move, pod_uid="pod-x"))
+    assert len(plan_moves(replace(asked, past=[other]), policy=ACTIVE, now=NOON).moves) == 1
 
 
 def test_a_move_whose_pod_has_left_its_card_is_outdated() -> None:
