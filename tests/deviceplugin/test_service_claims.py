@@ -16,7 +16,8 @@ from kube.kinds import NODES, PODS, RESOURCE_SLICES
 from kube.objects import decode_object
 from tests.support.claims import a_granted_pod
 from tests.support.core import a_need, a_pod_need
-from tests.support.node import a_node
+from tests.support.gpu import a_gpu_pod
+from tests.support.node import Node, a_node
 from tests.support.simulated_claims import SimulatedClaims, a_claims_world
 from tests.support.waiting import until
 
@@ -145,3 +146,43 @@ async def test_an_agent_waits_for_one_of_the_other_wiring_before_it_offers_a_car
         finally:
             os.close(other)
         await node.wait_slice()
+
+
+async def wait_not_ready(node: Node, why: str) -> None:
+    async def said() -> bool:
+        return why in (await node.scrape("/readyz"))[1]
+
+    await until(said, what=f"the agent says: {why}")
+
+
+async def test_while_a_pod_holds_a_card_by_slots_no_card_is_offered_to_claims(
+    world: SimulatedClaims,
+) -> None:
+    kube = world.client
+    async with a_node(kube, world.kubeconfig, claims=True, agent=False) as node:
+        assigned = json.dumps({"train": [{"card": node.uuid(0), "mib": 1000}]})
+        old = a_gpu_pod("old", mib=1000, annotations={names.ASSIGNMENT: assigned})
+        old["spec"]["nodeName"] = node.name
+        await kube.create(PODS, old, namespace="default")
+        node.start_agent()
+
+        await wait_not_ready(node, "pods of wiring devicePlugin still hold cards: default/old")
+        assert await devices(kube) == []
+
+        await kube.delete(PODS, "old", namespace="default", grace_s=0)
+        await node.wait_slice()
+
+
+async def test_while_a_pod_holds_a_card_by_a_claim_no_slot_is_offered(
+    kubeconfig: Path, kube: KubeClient
+) -> None:
+    async with a_node(kube, kubeconfig, agent=False) as node:
+        await kube.create(PODS, a_granted_pod("claimed", NEED, nodeName=node.name))
+        node.start_agent()
+
+        await wait_not_ready(node, "pods of wiring claims still hold cards: default/claimed")
+        found = await kube.get_object(NODES, node.name)
+        assert names.GPU_SLOT not in found["status"].get("allocatable", {})
+
+        await kube.delete(PODS, "claimed", namespace="default", grace_s=0)
+        await node.wait_counted()

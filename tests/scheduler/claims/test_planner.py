@@ -83,6 +83,25 @@ def test_nodes_where_kube_scheduler_would_refuse_the_pod_are_not_listed(
     )
 
 
+def test_a_pod_goes_where_it_selects_and_tolerates() -> None:
+    harness = ClaimsHarness(an_api(nodes=2))
+    taint = {"key": "team", "value": "a", "effect": "NoSchedule"}
+    labels = {"zone": "b", "fracgpu.io/isolation-kernel": "true"}
+    harness.see_node("n2", harness.api.cards["n2"], labels=labels, taints=[taint])
+
+    plan = plan_of(
+        harness,
+        a_pod(
+            "p",
+            nodeSelector={"zone": "b"},
+            tolerations=[{"key": "team", "operator": "Exists"}],
+            annotations={"fracgpu.io/isolation": "kernel"},
+        ),
+    )
+
+    assert plan.nodes == ("n2",)
+
+
 def test_cpu_that_another_pod_is_about_to_take_is_not_free() -> None:
     harness = ClaimsHarness(an_api(nodes=2))
     first = a_pod("first", 1_000, cpu="60")
