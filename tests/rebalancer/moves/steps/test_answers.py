@@ -183,26 +183,30 @@ def test_an_eviction_that_is_blocked_is_tried_again_after_half_to_a_whole_pause(
 
 
 @pytest.mark.parametrize(
-    ("heat", "measured", "ending"),
+    ("card", "heat", "level_ratio", "ending"),
     [
-        (Heat.COOL, True, None),
-        (Heat.HOT, True, Ending.MISPLACED),
-        (Heat.COOL, False, Ending.MISPLACED),
+        (OTHER_CARD, Heat.COOL, 0.05, None),
+        (OTHER_CARD, Heat.HOT, 0.05, Ending.MISPLACED),
+        (OTHER_CARD, Heat.COOL, None, Ending.MISPLACED),
+        # With what the replacement is going to use it would be hot.
+        (OTHER_CARD, Heat.COOL, 0.5, Ending.MISPLACED),
+        # Calm by now, and it is still the card that the pod was to leave.
+        (HOT_CARD, Heat.COOL, 0.05, Ending.MISPLACED),
     ],
 )
 def test_a_replacement_on_another_card_stays_only_where_that_is_known_to_be_cool(
-    heat: Heat, measured: bool, ending: Ending | None
+    card: CardUuid, heat: Heat, level_ratio: float | None, ending: Ending | None
 ) -> None:
     state = a_disruption_state(
         nodes=[a_node("n1", HOT_CARD), a_node("n2", COOL_CARD, OTHER_CARD)],
-        readings={OTHER_CARD: a_reading(0.05) if measured else None},
-        heat={OTHER_CARD: heat},
+        readings={card: None if level_ratio is None else a_reading(level_ratio)},
+        heat={card: heat},
     )
     record = moving(MoveMode.SURGE, MovePhase.SURGING)
 
-    found = why_roll_back(record, facts(replace(READY, card=OTHER_CARD)), a_context(state=state))
+    found = why_roll_back(record, facts(replace(READY, card=card)), a_context(state=state))
 
-    where = f"the replacement got card {OTHER_CARD} on n2, which is not known to be cool"
+    where = f"the replacement got card {card} on n2, which is not known to be cool"
     assert found == (None if ending is None else (ending, where))
 
 
