@@ -287,24 +287,23 @@ def test_a_runtime_class_that_does_not_exist_is_found() -> None:
     assert result_of("runtime-class", there).verdict is Verdict.FINE
 
 
-def test_another_device_plugin_on_a_sharing_node_is_found() -> None:
+@pytest.mark.parametrize(
+    ("resource", "cure"),
+    [
+        ("nvidia.com/gpu", "nvidia.com/gpu.deploy.device-plugin=false"),
+        ("amd.com/gpu", "enableDevicePlugin: false"),
+    ],
+)
+def test_another_device_plugin_on_a_sharing_node_is_found_with_its_vendors_cure(
+    resource: str, cure: str
+) -> None:
     node = a_node()
-    node["status"]["allocatable"] = {**node["status"]["allocatable"], "nvidia.com/gpu": "4"}
+    node["status"]["allocatable"] = {**node["status"]["allocatable"], resource: "4"}
 
     finding = found_by("second-accountant", healthy(nodes=(node,)))
 
-    assert "another device plugin counts nvidia.com/gpu (4)" in finding.observed
-    assert "nvidia.com/gpu.deploy.device-plugin=false" in finding.cure
-
-
-def test_amds_device_plugin_on_a_sharing_node_is_found_with_amds_cure() -> None:
-    node = a_node()
-    node["status"]["allocatable"] = {**node["status"]["allocatable"], "amd.com/gpu": "8"}
-
-    finding = found_by("second-accountant", healthy(nodes=(node,)))
-
-    assert "another device plugin counts amd.com/gpu (8)" in finding.observed
-    assert "enableDevicePlugin: false" in finding.cure
+    assert f"another device plugin counts {resource} (4)" in finding.observed
+    assert cure in finding.cure
 
 
 def test_another_plugin_on_a_node_that_does_not_share_is_nobodys_business() -> None:

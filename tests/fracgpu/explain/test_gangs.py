@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from fracgpu.explain.answers import PodVerdict
 from fracgpu.explain.explanation import explain
 from fracgpu.request.need import Gang
@@ -33,28 +35,19 @@ def a_cluster(cards: int) -> Cluster:
     return Cluster().node("n", *(a_card(f"GPU-{at}", index=at) for at in range(cards)))
 
 
-def test_a_pod_of_a_gang_that_is_not_complete_is_told_how_many_are_there() -> None:
-    cluster = a_cluster(3)
-    pod = a_gang(cluster, 2)
+@pytest.mark.parametrize(
+    ("cards", "pods", "why"),
+    [(3, 2, "only 2 of them exist"), (2, 3, "only 2 of them would fit now")],
+)
+def test_a_pod_is_told_how_many_of_its_gang_there_are_and_how_many_would_fit(
+    cards: int, pods: int, why: str
+) -> None:
+    cluster = a_cluster(cards)
 
-    found = explain(pod, cluster.state())
-
-    assert found.verdict is PodVerdict.STUCK
-    assert found.blockers == (
-        "all 3 pods of its gang train are placed at once, and only 2 of them exist",
-    )
-
-
-def test_a_pod_that_fits_waits_while_the_others_of_its_gang_do_not() -> None:
-    cluster = a_cluster(2)
-    pod = a_gang(cluster, 3)
-
-    found = explain(pod, cluster.state())
+    found = explain(a_gang(cluster, pods), cluster.state())
 
     assert found.verdict is PodVerdict.STUCK
-    assert found.blockers == (
-        "all 3 pods of its gang train are placed at once, and only 2 of them would fit now",
-    )
+    assert found.blockers == (f"all 3 pods of its gang train are placed at once, and {why}",)
 
 
 def test_a_gang_with_room_for_all_fits() -> None:

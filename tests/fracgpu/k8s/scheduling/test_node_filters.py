@@ -106,19 +106,16 @@ def test_a_claim_that_is_not_known_or_not_bound_fits_nowhere() -> None:
     assert allowed(waiting, with_claim("new")) == set()
 
 
-def test_a_volume_of_one_pod_is_free_only_once_that_pod_is_gone() -> None:
+@pytest.mark.parametrize(
+    ("modes", "beside"), [("ReadWriteOncePod", set()), ("ReadWriteOnce", {"n1"})]
+)
+def test_a_volume_of_one_pod_or_node_is_free_elsewhere_only_once_the_old_pod_is_gone(
+    modes: str, beside: set[str]
+) -> None:
     old = with_claim("old", node="n1")
-    cluster = cluster_with(old, modes="ReadWriteOncePod")
+    cluster = cluster_with(old, modes=modes)
 
-    assert allowed(cluster, with_claim("new")) == set()
-    assert allowed(cluster, with_claim("new"), Change(read_pod(old), -1)) == {"n1", "n2"}
-
-
-def test_a_volume_of_one_node_keeps_its_replacement_there_while_the_old_pod_runs() -> None:
-    old = with_claim("old", node="n1")
-    cluster = cluster_with(old, modes="ReadWriteOnce")
-
-    assert allowed(cluster, with_claim("new")) == {"n1"}
+    assert allowed(cluster, with_claim("new")) == beside
     assert allowed(cluster, with_claim("new"), Change(read_pod(old), -1)) == {"n1", "n2"}
 
 
