@@ -102,11 +102,12 @@ REASONS: Final[tuple[FitReason | None, ...]] = (None, *FitReason)
 
 _LARGE: Final = 2**61  # more MiB than any cards have together, within 64 bits
 _OBSTACLES: Final = tuple(Obstacle)
-# [code] the position of the reason's obstacle; code 0 has none.
+_FARTHEST: Final = len(_OBSTACLES) - 1  # no cards, as of what has no reason
+# [code] of the reason; the last is that of ABSENT and UNKNOWN.
 _NEARNESS: Final = np.array(
-    [len(_OBSTACLES), *(_OBSTACLES.index(reason.obstacle) for reason in FitReason)]
+    [_FARTHEST, *(_OBSTACLES.index(reason.obstacle) for reason in FitReason), _FARTHEST], np.int8
 )
-_RESOLVABLE: Final = np.array([False, *(reason.resolvable for reason in FitReason)])
+_RESOLVABLE: Final = np.array([False, *(reason.resolvable for reason in FitReason), False])
 
 
 class Cards(NamedTuple):
@@ -222,7 +223,7 @@ class CardRequest(NamedTuple):
         limit_mib, share = self.limit_mib, self.limit_share
         if share is not None:
             limit_mib = -(-share.numerator * cards.capacity_mib // share.denominator)
-        found: IntArray = np.maximum(np.where(cards.limits_mib, limit_mib, 0), self.mib)
+        found: IntArray = np.maximum((cards.limits_mib != 0) * limit_mib, self.mib)
         return found
 
 
@@ -324,14 +325,16 @@ def unfit_reasons(cards: Cards, need: PodNeed, asked: CardRequest | None) -> Cod
         need: the pod's.
         asked: of each card; None to know which cards the pod may have at all.
     """
-    found = cards.state.copy()
-    usable = cards.state == USABLE
-    for rule in reversed(RULES):
+    found = cards.state.copy("K")
+    fits = cards.state == USABLE
+    for rule in RULES:
         if asked is None and not rule.of_pod:
             continue
         refused = rule.refuses(cards, need, asked or _NOTHING)
         if refused is not False:
-            np.copyto(found, rule.reason.code, where=usable & refused)
+            refused &= fits
+            found += refused * np.int8(rule.reason.code)
+            fits ^= refused
     return found
 
 
@@ -428,39 +431,24 @@ class Refusals(NamedTuple):
     """Why nodes do not fit.
 
     Attributes:
-        node_reasons: [row] the code of a node's own reason; 0 if its cards say it all, UNKNOWN if
-            it has not been reported.
-        counts: [row, code] how many of its cards have each reason.
+        obstacles: [row] the one nearest to fitting, by its position in `Obstacle`.
+        resolvable: [row] whether it may fit once pods have left the node, or once it is reported.
     """
 
-    node_reasons: Codes
-    counts: NDArray[np.int16]
+    obstacles: Codes
+    resolvable: Flags
 
-    @property
-    def obstacles(self) -> list[Obstacle]:
-        """[row] the obstacle nearest to fitting."""
-        met = self.counts > 0
-        nearest = np.where(met, _NEARNESS, len(_OBSTACLES)).min(1)
-        own = np.where(self.node_reasons > 0, _NEARNESS[self.node_reasons], len(_OBSTACLES))
-        found: list[int] = np.minimum(nearest, own).tolist()
-        return [_OBSTACLES[at] if at < len(_OBSTACLES) else Obstacle.NO_CARDS for at in found]
+    @classmethod
+    def of(cls, node_reasons: Codes, reasons: Codes) -> "Refusals":
+        """Return it by the codes of the nodes' own reasons and, [row, card], of their cards'.
 
-    @property
-    def resolvable(self) -> Flags:
-        """[row] whether it may fit once pods have left the node, or once it is reported."""
-        own = _RESOLVABLE[np.maximum(self.node_reasons, 0)]
-        found: Flags = (
-            own | (self.node_reasons == UNKNOWN) | ((self.counts > 0) & _RESOLVABLE).any(1)
+        The first are 0 where the cards say it all, and UNKNOWN where a node has not been reported.
+        """
+        unknown = node_reasons == UNKNOWN
+        return cls(
+            np.minimum(_NEARNESS[node_reasons], _NEARNESS[reasons].min(1)),
+            unknown | _RESOLVABLE[node_reasons] | _RESOLVABLE[reasons].any(1),
         )
-        return found
-
-
-def count_reasons(reasons: Codes) -> NDArray[np.int16]:
-    """Return how many cards of each row have each reason, [row, code]; none of code 0."""
-    found = np.zeros((len(reasons), len(REASONS)), np.int16)
-    for code in range(1, len(REASONS)):
-        found[:, code] = (reasons == code).sum(1)
-    return found
 
 
 def refusal(counted: Mapping[Obstacle, int]) -> str:

@@ -95,15 +95,16 @@ class NodeMatrix:
 
     def _allocate(self, rows: int, width: int) -> None:
         cells = rows, width
-        # The rows of a node are written, and read, at once.
-        self._amounts = np.zeros((8, *cells), np.int64)
+        # Column by column in memory: what all cards of a row say together, such as how many fit, is
+        # an operation on whole columns then.
+        self._amounts = np.zeros((8, width, rows), np.int64).transpose(0, 2, 1)
         self.free_mib, self.capacity_mib, self.limits_mib, self.free_limit_mib = self._amounts[:4]
         self.free_cores, self.free_slots, self.pods, self.model = self._amounts[4:]
         self.capacity_mib[:] = 1
-        self.state: Codes = np.full(cells, ABSENT, np.int8)
-        self.avoided: Flags = np.zeros(cells, np.bool_)
-        self.by_claims: Flags = np.zeros(cells, np.bool_)
-        self.heat = np.zeros(cells, np.float64)
+        self.state: Codes = np.full(cells, ABSENT, np.int8, order="F")
+        self.avoided: Flags = np.zeros(cells, np.bool_, order="F")
+        self.by_claims: Flags = np.zeros(cells, np.bool_, order="F")
+        self.heat = np.zeros(cells, np.float64, order="F")
         self.node_state = np.full(rows, UNKNOWN, np.int8)
         self.changed = np.zeros(rows, np.int64)
 
@@ -219,9 +220,11 @@ class NodeMatrix:
         }
 
     def cards(self, rows: IntArray | slice) -> Cards:
-        """Return the cards of some rows."""
-        here = self.state[rows], self.avoided[rows], self.by_claims[rows], self.heat[rows]
-        return Cards._make([*here, *self._amounts[:, rows], self.models])
+        """Return the cards of some rows, column by column in memory as here."""
+        found = self.state, self.avoided, self.by_claims, self.heat, *self._amounts
+        if isinstance(rows, slice):
+            return Cards._make([*(array[rows] for array in found), self.models])
+        return Cards._make([*(array.T.take(rows, 1).T for array in found), self.models])
 
     def uuids(self, row: int) -> tuple[CardUuid, ...]:
         """Return the cards of a row by column."""

@@ -33,7 +33,6 @@ from fracgpu.placement.fit import (
     IntArray,
     Refusals,
     cards_of,
-    count_reasons,
     node_reason,
     unfit_reasons,
 )
@@ -72,8 +71,9 @@ _WITHIN_HEAT: Final = 1e-3  # nodes publish heat in hundredths
 HostLeft = Callable[[str, str], HostResources | None]
 """What no pod but one has requested of a node, by node and UID; None if that is not known."""
 
-# The columns of each container's cards, [row, one of its cards], by name.
+# The columns of each container's cards, [row, one of its cards], by name; and as [row, card].
 _Columns = Mapping[str, IntArray]
+_Flags = Mapping[str, Flags]
 _Scores = NDArray[np.float64]
 
 
@@ -105,16 +105,6 @@ class FitResult:
     score: _Scores
     avoided: Flags
 
-    def at(self, those: IntArray | Flags) -> "FitResult":
-        """Return the answer for some of the rows."""
-        return FitResult(
-            fits=self.fits[those],
-            node_reasons=self.node_reasons[those],
-            reasons=self.reasons[those],
-            score=self.score[those],
-            avoided=self.avoided[those],
-        )
-
     def put(self, row: int, answer: Placement | NoPlacement, uuids: Sequence[CardUuid]) -> None:
         """Set the answer for one row, whose cards are *uuids* by column."""
         self.reasons[row] = self.node_reasons[row] = self.score[row] = 0
@@ -132,7 +122,7 @@ class FitResult:
     def refusals(self) -> Refusals:
         """Why it does not fit, of the rows where it does not, in their order."""
         unfit = ~self.fits
-        return Refusals(self.node_reasons[unfit], count_reasons(self.reasons[unfit]))
+        return Refusals.of(self.node_reasons[unfit], self.reasons.T.compress(unfit, 1).T)
 
 
 def evaluate(matrix: NodeMatrix, need: PodNeed, rows: IntArray, *, strategy: Strategy) -> FitResult:
@@ -147,10 +137,9 @@ def evaluate(matrix: NodeMatrix, need: PodNeed, rows: IntArray, *, strategy: Str
     cards = matrix.cards(rows)
     node_reasons = matrix.node_state[rows]
     fits = node_reasons == SHARES
-    reasons = np.zeros_like(cards.state)
     lacking, found, alone = _unfit_alone(cards, need)
     lacking &= fits
-    reasons[lacking] = found[lacking]
+    reasons = found * lacking[:, np.newaxis]
     node_reasons[lacking & (found == USABLE).any(1)] = FitReason.TOO_FEW_CARDS.code
     fits &= ~lacking
     first = _Chooser(need, strategy).first_choice(cards, alone)
@@ -234,9 +223,8 @@ def cards_for_pod(matrix: NodeMatrix, need: PodNeed) -> Flags:
     fits: Flags = (matrix.node_state[: matrix.size] == SHARES)[:, np.newaxis]
     asked = [CardRequest.of(container) for container in need.containers]
     if len(asked) > 1:
-        every = np.broadcast_to(np.arange(cards.state.shape[1]), cards.state.shape)
-        names = [container.name for container in need.containers]
-        asked.append(_peak(cards, need, dict.fromkeys(names, every)))
+        every = np.ones_like(cards.state, np.bool_)
+        asked.append(_peak(cards, need, {part.name: every for part in need.containers}))
     for one in asked:
         fits = fits & (unfit_reasons(cards, need, one) == USABLE)
     return fits
@@ -266,11 +254,11 @@ def _unfit_alone(cards: Cards, need: PodNeed) -> tuple[Flags, Codes, Mapping[str
     third is where each container fits by itself, [row, card].
     """
     lacking = np.zeros(len(cards.state), np.bool_)
-    reasons, alone = cards.state, {}
+    reasons, alone = cards.state.copy("K"), {}
     for container in need.containers:
         found = unfit_reasons(cards, need, CardRequest.of(container))
         alone[container.name] = found == USABLE
-        reasons = np.where(lacking[:, np.newaxis], reasons, found)
+        np.copyto(reasons, found, where=~lacking[:, np.newaxis])
         lacking |= alone[container.name].sum(1) < container.cards
     return lacking, reasons, alone
 
@@ -344,11 +332,13 @@ class _Chooser:
 
     def chosen(self, cards: Cards, columns: _Columns) -> _Chosen:
         """Return a choice of cards with its score: the mean over its cards, by what is left."""
-        held = _held(cards, columns)
-        left_mib = cards.free_mib - _taken(cards, self.need, columns, "mib")
-        total = (self._scores(cards, left_mib) * held).sum(1)
-        mean = total / np.maximum(held.sum(1), 1)
-        avoided: Flags = (held & cards.avoided).sum(1) > 0
+        flags = _flags(cards, columns)
+        held = _any(cards, flags)
+        left_mib = cards.free_mib - _taken(cards, self.need, flags, "mib")
+        # Row by row in memory, so that NumPy sums up one node in the order in which it does many.
+        scores = np.ascontiguousarray(self._scores(cards, left_mib) * held)
+        mean = scores.sum(1) / np.maximum(held.sum(1), 1)
+        avoided: Flags = np.any(held & cards.avoided, axis=1)
         settled: Flags = np.ones(len(cards.state), np.bool_)
         score: _Scores = np.clip(mean, 0.0, 1.0)
         return _Chosen(columns=columns, settled=settled, score=score, avoided=avoided)
@@ -368,7 +358,7 @@ class _Chooser:
         """
         left = cards
         if before:
-            taken = _peak(cards, self.need, before)
+            taken = _peak(cards, self.need, _flags(cards, before))
             left = cards.less(taken.mib, taken.cores, taken.slots, taken.limit_mib)
         # An init container runs before the apps, so what they take does not count against it.
         asked = cards if container.kind is ContainerKind.INIT else left
@@ -382,8 +372,9 @@ class _Chooser:
 
     def fit_together(self, cards: Cards, columns: _Columns) -> Flags:
         """Return the rows on which all containers that have cards fit on them side by side."""
-        fits = unfit_reasons(cards, self.need, _peak(cards, self.need, columns)) == USABLE
-        together: Flags = (fits | ~_held(cards, columns)).all(1)
+        flags = _flags(cards, columns)
+        fits = unfit_reasons(cards, self.need, _peak(cards, self.need, flags)) == USABLE
+        together: Flags = (fits | ~_any(cards, flags)).all(1)
         return together
 
     def _scores(self, cards: Cards, left_mib: IntArray) -> _Scores:
@@ -392,20 +383,20 @@ class _Chooser:
         return coolest_first(score, avoided=cards.avoided, heat=cards.heat)
 
 
-def _peak(cards: Cards, need: PodNeed, columns: _Columns) -> CardRequest:
+def _peak(cards: Cards, need: PodNeed, flags: _Flags) -> CardRequest:
     """Return what the containers that have cards take of each card at their peak."""
     mib, cores, slots, limit_mib = (
-        _taken(cards, need, columns, amount) for amount in ("mib", "cores", "slots", "limit_mib")
+        _taken(cards, need, flags, amount) for amount in ("mib", "cores", "slots", "limit_mib")
     )
     return CardRequest(mib, cores, slots, limit_mib)
 
 
-def _taken(cards: Cards, need: PodNeed, columns: _Columns, amount: str) -> IntArray:
+def _taken(cards: Cards, need: PodNeed, flags: _Flags, amount: str) -> IntArray:
     """Return what containers take of each card at their peak: an *amount* of `CardRequest`."""
     parts = [
-        (part.kind, _flags(cards, columns[part.name]) * _amount(cards, part, amount))
+        (part.kind, flags[part.name] * _amount(cards, part, amount))
         for part in need.containers
-        if part.name in columns
+        if part.name in flags
     ]
     if len(parts) == 1:
         return parts[0][1]
@@ -428,16 +419,20 @@ def _best(key: _Scores, count: int) -> IntArray:
     return np.argsort(-key, axis=1, kind="stable")[:, :count]
 
 
-def _flags(cards: Cards, columns: IntArray) -> Flags:
-    found = np.zeros(cards.state.shape, np.bool_)
-    np.put_along_axis(found, columns, values=True, axis=1)
+def _flags(cards: Cards, columns: _Columns) -> _Flags:
+    """Return which cards each container has."""
+    rows, found = np.arange(len(cards.state))[:, np.newaxis], {}
+    for name, those in columns.items():
+        found[name] = np.zeros_like(cards.state, np.bool_)
+        found[name][rows, those] = True
     return found
 
 
-def _held(cards: Cards, columns: _Columns) -> Flags:
-    found = np.zeros(cards.state.shape, np.bool_)
-    for those in columns.values():
-        found |= _flags(cards, those)
+def _any(cards: Cards, flags: _Flags) -> Flags:
+    """Return which cards any container has."""
+    found = np.zeros_like(cards.state, np.bool_)
+    for those in flags.values():
+        found |= those
     return found
 
 
@@ -452,7 +447,7 @@ def _search(cards: Cards, node_info: NodeInfo, chooser: _Chooser) -> _Chosen | F
         if columns is not None:
             chosen = chooser.chosen(cards, columns)
             if chooser.linked:
-                held = np.flatnonzero(_held(cards, columns)[0]).tolist()
+                held = np.flatnonzero(_any(cards, _flags(cards, columns))[0]).tolist()
                 closeness = topology.closeness([by_column[column] for column in held])
                 chosen.score = (chosen.score + closeness) / 2
             return chosen

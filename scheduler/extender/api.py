@@ -174,7 +174,7 @@ class _WireBindingArgs(msgspec.Struct, rename="pascal"):
     pod_uid: str = msgspec.field(name="PodUID")
 
 
-class _HostPriority(msgspec.Struct, rename="pascal"):
+class _HostPriority(msgspec.Struct, rename="pascal", gc=False):
     host: str
     score: int
 
@@ -261,12 +261,8 @@ def write_filter_result(result: FilterResult, args: ExtenderArgs) -> bytes:
 
 def write_priorities(names: Sequence[str], scores: NDArray[np.int64]) -> bytes:
     """Return the answer to a prioritize request: a HostPriorityList, one score per node."""
-    return _encoder.encode(
-        [
-            _HostPriority(host=name, score=score)
-            for name, score in zip(names, scores.tolist(), strict=True)
-        ]
-    )
+    scored = zip(names, scores.tolist(), strict=True)
+    return _encoder.encode([_HostPriority(name, score) for name, score in scored])
 
 
 def read_preemption_args(body: bytes) -> PreemptionArgs:

@@ -1,7 +1,7 @@
 """Filter and prioritize: both read the same cluster state, and change nothing."""
 
 import math
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import compress
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fracgpu.cards.card import CardUuid
 from fracgpu.k8s.node_affinity import untolerated
 from fracgpu.k8s.resources import HostResources
-from fracgpu.placement.fit import Flags, IntArray, refusal
+from fracgpu.placement.fit import IntArray, Obstacle, refusal
 from fracgpu.placement.node_matrix import NodeMatrix
 from fracgpu.placement.outcome import Placement
 from fracgpu.placement.placement import (
@@ -82,10 +82,6 @@ class _Candidates(msgspec.Struct, frozen=True, kw_only=True):
     fit: FitResult
     denied: Mapping[CardUuid, str]
 
-    def only(self, those: Flags) -> "_Candidates":
-        """Return some of the candidates."""
-        return _Candidates(rows=self.rows[those], fit=self.fit.at(those), denied=self.denied)
-
 
 class _Choice(msgspec.Struct, frozen=True, kw_only=True):
     """The best of the candidates, and how good those are that come into question.
@@ -144,13 +140,17 @@ class Extender:
         if own and own in names:
             fits[names.index(own)] = True
         passed = tuple(compress(names, fits.tolist()))
-        best = partial(self._best, pod, pod.need, names, found)
+        best = partial(self._best, pod, pod.need, names, found, own)
         if len(passed) == len(names):
             return FilterResult(passed=passed, best=best)
         # Every node gets the same text: kube-scheduler sums up equal reasons and sorts different
         # ones as text, so only one combined text can list the most common obstacle first.
         refusals, no = found.fit.refusals, tuple(compress(names, (~fits).tolist()))
-        text, may_help = refusal(Counter(refusals.obstacles)), refusals.resolvable
+        counted = np.bincount(refusals.obstacles, minlength=len(Obstacle)).tolist()
+        text = refusal(
+            {kind: count for kind, count in zip(Obstacle, counted, strict=True) if count}
+        )
+        may_help = refusals.resolvable
         return FilterResult(
             passed=passed,
             failed=dict.fromkeys(compress(no, may_help.tolist()), text),
@@ -216,7 +216,10 @@ class Extender:
         scores = np.zeros(len(names), np.int64)
         if pod.need is None:
             return scores
-        choice = self._choice(pod, pod.need, names, self._evaluate(pod, pod.need, names))
+        # Where a card is reserved for it, or where its earlier Binding may have taken effect.
+        own = self.reserved_node(pod, names) or self._own_node(pod.record.uid, pod.need)
+        found = self._evaluate(pod, pod.need, names)
+        choice = self._choice(pod, pod.need, names, found, own)
         if choice is not None:
             scores[choice.ranked] = np.rint(choice.quality * _RUNNER_UP).astype(np.int64)
             scores[choice.best] = MAX_SCORE
@@ -235,17 +238,15 @@ class Extender:
         places = found.fit.fits.nonzero()[0]
         if not places.size:
             return ()
-        fitting = found.only(found.fit.fits)
-        quality = self._quality(pod, pod.need, fitting)
+        quality = self._quality(pod, pod.need, found, places)
         taints = [self._soft_taints(pod, names[place]) for place in places.tolist()]
-        order = np.lexsort((fitting.rows, -quality, fitting.fit.avoided, np.array(taints)))
+        avoided = found.fit.avoided[places]
+        order = np.lexsort((found.rows[places], -quality, avoided, np.array(taints)))
         return tuple(names[place] for place in places[order].tolist())
 
     def _choice(
-        self, pod: PodInfo, need: PodNeed, names: Sequence[str], found: _Candidates
+        self, pod: PodInfo, need: PodNeed, names: Sequence[str], found: _Candidates, own: str
     ) -> _Choice | None:
-        # Where a card is reserved for it, or where its earlier Binding may have taken effect.
-        own = self.reserved_node(pod, names) or self._own_node(pod.record.uid, need)
         if own and own in names:
             return _Choice(best=names.index(own), ranked=_NO_PLACES, quality=_NO_QUALITY)
         fits, avoided = found.fit.fits, found.fit.avoided
@@ -255,26 +256,25 @@ class Extender:
         others = fits & ~avoided
         fits = others if others.any() else fits
         places = fits.nonzero()[0]
-        ranked = found.only(fits)
-        quality = self._quality(pod, need, ranked)
+        quality = self._quality(pod, need, found, places)
         # Of equal nodes the one with the lowest row, independent of the candidates' order.
-        ties = (quality == quality.max()).nonzero()[0]
-        best = ties[ranked.rows[ties].argmin()]
-        return _Choice(best=int(places[best]), ranked=places, quality=quality)
+        ties = places[quality == quality.max()]
+        best = ties[found.rows[ties].argmin()]
+        return _Choice(best=int(best), ranked=places, quality=quality)
 
     def _best(
-        self, pod: PodInfo, need: PodNeed, names: Sequence[str], found: _Candidates
+        self, pod: PodInfo, need: PodNeed, names: Sequence[str], found: _Candidates, own: str
     ) -> str | None:
         """Return the one of *names*, where the pod fits, that kube-scheduler should take.
 
         That is the best of those with the fewest taints ``PreferNoSchedule`` that the pod does not
         tolerate, as in kube-scheduler's plugin TaintToleration.
         """
-        choice = self._choice(pod, need, names, found)
+        choice = self._choice(pod, need, names, found, own)
         if choice is not None and self._soft_taints(pod, names[choice.best]):
             taints = np.array([self._soft_taints(pod, name) for name in names])
             found.fit.fits[taints > taints[found.fit.fits].min()] = False
-            choice = self._choice(pod, need, names, found)
+            choice = self._choice(pod, need, names, found, own)
         return None if choice is None else names[choice.best]
 
     def _soft_taints(self, pod: PodInfo, node: str) -> int:
@@ -282,14 +282,16 @@ class Extender:
         soft = () if known is None else known.soft_taints
         return untolerated(soft, pod.tolerations) if soft else 0
 
-    def _quality(self, pod: PodInfo, need: PodNeed, found: _Candidates) -> NDArray[np.float64]:
-        """Return how good each of the candidates, which fit, is, 0..1."""
+    def _quality(
+        self, pod: PodInfo, need: PodNeed, found: _Candidates, places: IntArray
+    ) -> NDArray[np.float64]:
+        """Return how good each of the candidates in *places*, which fit, is, 0..1."""
         order = self._orders.get(need.strategy or self._strategy())
-        fit, quality = found.fit, None
-        if order is not None and not fit.avoided.any():
-            host = pod.host
-            quality = order.score(need, host, found.rows, by_cards=fit.score, closed=found.denied)
-        return fit.score if quality is None else quality
+        by_cards, quality = found.fit.score[places], None
+        if order is not None and not found.fit.avoided[places].any():
+            rows, closed = found.rows[places], found.denied
+            quality = order.score(need, pod.host, rows, by_cards=by_cards, closed=closed)
+        return by_cards if quality is None else quality
 
 
 def narrowed(args: ExtenderArgs, result: FilterResult) -> FilterResult:

@@ -10,7 +10,6 @@ from typing import Final
 import numpy as np
 from msgspec import structs
 
-from fracgpu.placement.fit import Obstacle
 from fracgpu.placement.node_matrix import NodeMatrix
 from fracgpu.placement.placement import denied_cards, evaluate, nodes_for
 from fracgpu.request.need import PodNeed, Strategy
@@ -23,7 +22,6 @@ from fracgpu.state.snapshot import NodeInfo, PodAllocation, Snapshot
 from scheduler.core import SchedulerCore
 
 _MOST_NODES: Final = 6
-_ORDER: Final = {obstacle: position for position, obstacle in enumerate(Obstacle, start=1)}
 
 
 def nearest_nodes(
@@ -37,7 +35,7 @@ def nearest_nodes(
     matrix.refresh(now=now)
     result = evaluate(matrix, first, np.arange(matrix.size), strategy=strategy)
     ranks = np.zeros(matrix.size, np.int64)
-    ranks[~result.fits] = [_ORDER[obstacle] for obstacle in result.refusals.obstacles]
+    ranks[~result.fits] = 1 + result.refusals.obstacles
     most_free = matrix.free_mib[: matrix.size].max(axis=1).tolist()
     found = [
         (rank, -most_free[row], matrix.names[row])

@@ -385,7 +385,7 @@ def test_many_nodes_at_once_are_told_what_each_is_told_alone(
         else:
             reasons = {alone.node_reason, *alone.refusals.values()} - {None}
             met, resolvable = next(refused)
-            assert met is obstacle(reasons)
+            assert tuple(Obstacle)[met] is obstacle(reasons)
             assert resolvable == any(reason.resolvable for reason in reasons if reason)
 
 
