@@ -22,7 +22,6 @@ from fracgpu.cards.card import Card, CardUuid, NodeCards
 from fracgpu.disruption.brakes import effective_mode, open_breakers
 from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.disruption.heat import CardHeat, CardUsage, blindness
-from fracgpu.disruption.move import Ending, Move, PastMove
 from fracgpu.disruption.planner import advance_all, cards_to_cordon, plan_moves, validate_move
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from fracgpu.disruption.verification import verify
@@ -33,11 +32,19 @@ from fracgpu.request.need import DEFAULT_STRATEGY
 from fracgpu.state.bound_pod import bound_pod_of
 from fracgpu.state.cluster_state import PlacedPod, scheduling_by_cards, settled_workloads
 from fracgpu.state.ledger import Ledger
-from fracgpu.state.move_object import MoveMode, MovePhase
+from fracgpu.state.move_object import (
+    Ending,
+    Move,
+    MoveMode,
+    MoveSpec,
+    Replacement,
+    new_move,
+)
 from fracgpu.state.pod_info import pod_info_of
 from fracgpu.units import Mib
 from rebalancer.usage.measured import LoadRecorder, MeasuredUsage
 from rebalancer.usage.prometheus import Sample
+from simulator.usage_replay.world import disturbing, replaced
 
 _TICK_S: Final = 57.0  # the judge's step: one scrape and one cycle
 _EPOCH: Final = datetime(2026, 1, 1, tzinfo=UTC)
@@ -96,11 +103,11 @@ class Policy:
     def __init__(self) -> None:
         self.held: dict[str, int] = {}
         self._heat: dict[CardUuid, CardHeat] = {}
-        self._planned: list[PastMove] = []
-        self._moves: dict[str, Move] = {}
-        self._ended: dict[str, PastMove] = {}
+        self._planned: list[Move] = []
+        self._moves: dict[str, MoveSpec] = {}
+        self._ended: dict[str, Move] = {}
         self._replacements: dict[str, str] = {}
-        self._given_up: list[PastMove] = []
+        self._given_up: list[Move] = []
         self._loads = LoadRecorder(self)
         self._prometheus: JudgedPrometheus | None = None
         self._ledger = Ledger()
@@ -157,15 +164,15 @@ class Policy:
         state.learn()
         mode = self._mode(state, now=now)
         beginning = list(self._beginning(state, mode, now=now))
-        begun += [replace(past_move, disturbed=True) for past_move in beginning]
+        begun += [disturbing(past_move.spec, now=past_move.planned_at) for past_move in beginning]
         waiting = [*begun, *self._planned]
         plan = plan_moves(replace(state, past=waiting), policy=POLICY, now=now)
         self._count(held.reason.label for held in plan.held)
         if mode is Mode.ACTIVE:
-            self._planned += [_planned(move, now=now) for move in plan.moves]
+            self._planned += [new_move(move, now=now) for move in plan.moves]
         state = replace(state, past=[*begun, *self._planned])
         self._cordoned = cards_to_cordon(state, policy=POLICY, now=now)
-        return [self._decision(past_move.move) for past_move in beginning]
+        return [self._decision(past_move.spec) for past_move in beginning]
 
     def _mode(self, state: DisruptionState, *, now: datetime) -> Mode:
         """Return the mode for new moves, which an open circuit breaker changes."""
@@ -173,38 +180,34 @@ class Policy:
         self._count(f"breaker_{breaker.breaker.value}" for breaker in breakers)
         return effective_mode(POLICY, breakers)
 
-    def _beginning(
-        self, state: DisruptionState, mode: Mode, *, now: datetime
-    ) -> Iterator[PastMove]:
+    def _beginning(self, state: DisruptionState, mode: Mode, *, now: datetime) -> Iterator[Move]:
         """Yield the moves planned before that are still right; those that wait stay planned."""
         planned, self._planned = self._planned, []
         if mode is not Mode.ACTIVE:
             return
         if blindness(state.usage, state.cards(), POLICY):
             ttl = timedelta(seconds=POLICY.plan_ttl_s)
-            self._planned = [waits for waits in planned if now - waits.started_at <= ttl]
+            self._planned = [waits for waits in planned if now - waits.planned_at <= ttl]
             return
         for past_move in planned:
             others = [past for past in state.past if past is not past_move]
             outdated = validate_move(
-                replace(state, past=others), past_move.move, policy=POLICY, now=now
+                replace(state, past=others), past_move.spec, policy=POLICY, now=now
             )
             if outdated is None:
                 yield past_move
             else:
                 self._count([f"outdated_{outdated.reason.label}"])
-                self._given_up.append(
-                    replace(past_move, under_way=False, ended_at=now, ending=Ending.OUTDATED)
-                )
+                self._given_up.append(past_move.ended(Ending.OUTDATED, now=now))
 
-    def _decision(self, move: Move) -> Decision:
-        self._moves[move.pod_uid] = move
+    def _decision(self, move: MoveSpec) -> Decision:
+        self._moves[move.pod.uid] = move
         surge = move.mode is MoveMode.SURGE
-        return Decision(pod=move.pod_uid, target=str(move.target), surge=surge)
+        return Decision(pod=move.pod.uid, target=str(move.target.card), surge=surge)
 
     def _past_move(
         self, fact: JudgedMove, usage: Mapping[CardUuid, CardUsage], *, now: datetime
-    ) -> PastMove | None:
+    ) -> Move | None:
         """Return a move of the history as its Move would tell it; None if it was deleted."""
         began = _EPOCH + timedelta(seconds=fact.begun_s)
         if now - began > _KEPT:
@@ -213,29 +216,26 @@ class Policy:
             return self._ended[fact.pod]
         move = self._moves[fact.pod]
         if fact.ready_s is None or fact.landed is None:
-            return PastMove(move=move, started_at=began, under_way=True)
+            return disturbing(move, now=began)
         landed = CardUuid(fact.landed)
-        past = PastMove(
-            move=move,
-            started_at=began,
-            under_way=False,
-            landed=landed,
-            replacement_uid=self._replacements.get(fact.pod, ""),
-        )
+        uid = self._replacements.get(fact.pod, "")
+        past = replaced(
+            disturbing(move, now=began), now=_EPOCH + timedelta(seconds=fact.ready_s)
+        ).with_status(replacement=Replacement(name=uid, uid=uid, card=landed))
         settled = _EPOCH + timedelta(seconds=fact.ready_s + POLICY.settle_s)
         if now < settled:
             return past
         relieved = verify(
-            before_ratio=move.level_ratio,
-            pod_ratio=move.busy_ratio,
-            source=usage[move.source].reading,
+            before_ratio=move.reason.level_ratio,
+            pod_ratio=move.reason.busy_ratio,
+            source=usage[move.source.card].reading,
             target=usage[landed].reading,
             policy=POLICY,
-            pod_uid=move.pod_uid,
+            pod_uid=move.pod.uid,
         ).relieved
         ending = _ENDINGS[relieved]
         self._count([f"ended_{ending.value}"])
-        self._ended[fact.pod] = replace(past, ended_at=now, ending=ending)
+        self._ended[fact.pod] = past.ended(ending, now=now)
         return self._ended[fact.pod]
 
     def _observe(self, cards: Sequence[JudgedCard], pods: Sequence[JudgedPod]) -> None:
@@ -269,7 +269,7 @@ class Policy:
         known = set(self._replacements.values())
         for fact in history:
             if fact.ready_s is not None and fact.pod not in self._replacements:
-                owner = self._moves[fact.pod].owner_uid
+                owner = self._moves[fact.pod].owner.uid
                 new = [
                     pod
                     for pod in pods
@@ -281,16 +281,6 @@ class Policy:
     def _count(self, reasons: Iterable[str]) -> None:
         for reason in reasons:
             self.held[reason] = self.held.get(reason, 0) + 1
-
-
-def _planned(move: Move, *, now: datetime) -> PastMove:
-    return PastMove(
-        move=move,
-        started_at=now,
-        under_way=True,
-        phase=MovePhase.PLANNED,
-        disturbed=False,
-    )
 
 
 def _node(name: str, cards: Sequence[JudgedCard]) -> NodeCards:

@@ -10,9 +10,10 @@ from fracgpu.cards.card import CardUuid
 from fracgpu.disruption.brakes import OpenBreaker, effective_mode
 from fracgpu.disruption.disruption_state import DisruptionState, card_level
 from fracgpu.disruption.heat import Heat, fresh_ratio
-from fracgpu.disruption.move import HeldBack, HoldReason, Move, Plan
+from fracgpu.disruption.move import HeldBack, HoldReason, Plan
 from fracgpu.disruption.planner import plan_moves
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
+from fracgpu.state.move_object import MoveSpec
 
 CLUSTER = "cluster"
 
@@ -33,7 +34,7 @@ class CardPlan:
     model: str
     level_ratio: float
     heat: Heat
-    moves: tuple[Move, ...]
+    moves: tuple[MoveSpec, ...]
     held: tuple[HeldBack, ...]
     blocked: HeldBack | None = None
 
@@ -73,7 +74,7 @@ class PlanReport:
         cards = tuple(
             replace(
                 card,
-                moves=tuple(move for move in card.moves if ours(move.pod)),
+                moves=tuple(move for move in card.moves if ours(move.pod.key)),
                 held=tuple(held for held in card.held if ours(held.subject)),
             )
             for card in self.cards
@@ -81,7 +82,7 @@ class PlanReport:
         return replace(self, cards=cards)
 
     @property
-    def would_move(self) -> tuple[Move, ...]:
+    def would_move(self) -> tuple[MoveSpec, ...]:
         """The moves that nothing blocks."""
         return tuple(move for card in self.cards if card.blocked is None for move in card.moves)
 
@@ -179,14 +180,14 @@ def _card_plan(
         model=info.card.model if info else "",
         level_ratio=card_level(state, card),
         heat=state.heat[card].heat,
-        moves=tuple(move for move in answer.moves if move.source == card),
+        moves=tuple(move for move in answer.moves if move.source.card == card),
         held=tuple(held for held in answer.held if card in (held.subject, held.card)),
         blocked=None if looked_at or not blocked else blocked[0],
     )
 
 
 def _concerns(plan: Plan, card: CardUuid) -> bool:
-    return any(move.source == card for move in plan.moves) or any(
+    return any(move.source.card == card for move in plan.moves) or any(
         card in (held.subject, held.card) for held in plan.held
     )
 
@@ -200,15 +201,15 @@ def _names(state: DisruptionState) -> dict[CardUuid, str]:
     return {uuid: found.get(uuid, uuid) for uuid in {*found, *state.heat}}
 
 
-def _move_json(move: Move, report: PlanReport) -> dict[str, Any]:
+def _move_json(move: MoveSpec, report: PlanReport) -> dict[str, Any]:
     return {
-        "pod": move.pod,
-        "from": report.names.get(move.source, move.source),
-        "to": report.names.get(move.target, move.target),
-        "target": move.target,
-        "mib": move.mib,
-        "busyRatio": round(move.busy_ratio, 4),
-        "gainPoints": move.gain_points,
+        "pod": move.pod.key,
+        "from": report.names.get(move.source.card, move.source.card),
+        "to": report.names.get(move.target.card, move.target.card),
+        "target": move.target.card,
+        "mib": move.request.mib,
+        "busyRatio": round(move.reason.busy_ratio, 4),
+        "gainPoints": move.reason.gain_points,
         "mode": move.mode.value,
         "method": move.method,
     }

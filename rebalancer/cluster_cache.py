@@ -17,7 +17,6 @@ from fracgpu.device_claims.devices import cards_by_device
 from fracgpu.device_claims.holders import ClaimHolders
 from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.disruption.heat import CardHeat, CardUsage
-from fracgpu.disruption.move import PastMove
 from fracgpu.k8s.disruption_budget import read_budget
 from fracgpu.k8s.pod import decode_pod
 from fracgpu.k8s.scheduling.cluster import SchedulingCluster
@@ -37,6 +36,7 @@ from fracgpu.request.need import Strategy
 from fracgpu.state.bound_pod import BoundPod, bound_pod_of
 from fracgpu.state.cluster_state import PlacedPod
 from fracgpu.state.ledger import Ledger
+from fracgpu.state.move_object import Move
 from fracgpu.state.node_info import ObservedNode, observe_node
 from fracgpu.state.pod_info import PodInfo, pod_info_of
 from fracgpu.state.snapshot import Snapshot
@@ -196,7 +196,7 @@ class ClusterCache:
         *,
         usage: Mapping[CardUuid, CardUsage],
         heat: Mapping[CardUuid, CardHeat],
-        past: Sequence[PastMove],
+        past: Sequence[Move],
         strategy: Strategy,
         scheduler_name: str,
         leading_since: datetime,

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Final, Protocol
 
 import structlog
+from msgspec import structs
 
 from fracgpu.cards.card import CardUuid
 from fracgpu.disruption.brakes import (
@@ -14,14 +15,14 @@ from fracgpu.disruption.brakes import (
     effective_mode,
     open_breakers,
 )
+from fracgpu.disruption.candidates import approved, shown
 from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.disruption.heat import CardHeat, Heat, blindness
-from fracgpu.disruption.methods import requested
-from fracgpu.disruption.move import ENDED, UNDER_WAY, Move, PastMove, Plan
+from fracgpu.disruption.move import Plan
 from fracgpu.disruption.planner import advance_all, cards_to_avoid, cards_to_cordon, plan_moves
-from fracgpu.disruption.policy import Mode, RebalancerPolicy
+from fracgpu.disruption.policy import MakeRoom, Mode, RebalancerPolicy
 from fracgpu.request.need import Strategy
-from fracgpu.state.move_object import MovePhase
+from fracgpu.state.move_object import ENDED, Move, MovePhase, MoveSpec, new_move
 from kube.errors import KubeError
 from process.clock import Clock, wait_at_most
 from rebalancer.cluster_cache import ClusterCache
@@ -31,15 +32,8 @@ from rebalancer.metrics import RebalancerMetrics, timed
 from rebalancer.moves.cordons import Cordons, DesiredCordons
 from rebalancer.moves.executor import MoveExecutor
 from rebalancer.moves.janitor import Janitor
-from rebalancer.moves.record import (
-    MoveRecord,
-    MoveStore,
-    MovesUnreadable,
-    approved,
-    new_record,
-    spec_of,
-)
 from rebalancer.moves.steps import StepContext
+from rebalancer.moves.store import MoveStore, MovesUnreadable
 from rebalancer.usage.measured import LoadRecorder, Measured, unmeasured
 from rebalancer.usage.prometheus import QueryError, QueryFailed
 
@@ -148,7 +142,7 @@ class Controller:
         with timed(parts.metrics.query_s, parts.clock):
             measured = await self._measure(cards, policy)
         now = parts.clock.now()  # a slow Prometheus takes minutes, and cordons last for some
-        before, past = self._heat, self._past()
+        before, past = self._heat, parts.store.moves
         self._heat = advance_all(before, measured.usage, past, policy=policy, now=now)
         state = parts.cache.disruption_state(
             usage=measured.usage,
@@ -164,7 +158,7 @@ class Controller:
 
         context = StepContext(state=state, nodes=parts.cache.nodes, policy=policy, now=now)
         await self._step_all(context)
-        state = replace(state, past=self._past())
+        state = replace(state, past=parts.store.moves)
         mode = await self._mode(state, policy, now=now)
         # In a thread: with a thousand cards it takes long enough to delay the renewal of the lease.
         await asyncio.to_thread(state.learn)
@@ -176,9 +170,9 @@ class Controller:
         )
 
         await self._begin_approved(context)
-        for move in plan.moves:
-            await self._begin(move, context, mode=mode)
-        await self._cordon(replace(state, past=self._past()), policy, now=now)
+        for spec in plan.moves:
+            await self._begin(spec, context, mode=mode)
+        await self._cordon(replace(state, past=parts.store.moves), policy, now=now)
         self._count(state, plan, measured, policy, now=now)
 
     async def _measure(self, cards: Collection[CardUuid], policy: RebalancerPolicy) -> Measured:
@@ -205,15 +199,15 @@ class Controller:
             KubeError: the first that it answered, once all had their turn; or it does not answer.
         """
         refused: KubeError | None = None
-        for record in self._parts.store.records:
-            if record.phase in ENDED:
+        for move in self._parts.store.moves:
+            if move.phase in ENDED:
                 continue
             try:
-                await self._parts.executor.step(record, context)
+                await self._parts.executor.step(move, context)
             except KubeError as error:
                 if error.status is None:
                     raise
-                log.warning("move_not_stepped", move=record.id, error=str(error))
+                log.warning("move_not_stepped", move=move.name, error=str(error))
                 refused = refused or error
         if refused is not None:
             raise refused
@@ -255,62 +249,53 @@ class Controller:
         store, policy = self._parts.store, context.policy
         if policy.mode not in (Mode.ACTIVE, Mode.RECOMMEND):
             return
-        for record in store.records:
-            lately = context.now - record.planned_at < _RECOMMENDED_FOR
-            if record.phase is MovePhase.RECOMMENDED and record.object.approved and lately:
+        for move in store.moves:
+            lately = context.now - move.planned_at < _RECOMMENDED_FOR
+            if move.phase is MovePhase.RECOMMENDED and move.approved and lately:
                 begun = any(
-                    other.spec.approved and other.spec.pod == record.spec.pod
-                    for other in store.records
+                    other.spec.approved and other.spec.pod == move.spec.pod for other in store.moves
                 )
                 if begun:  # by a predecessor that came no further
-                    await store.forget(record)
+                    await store.forget(move)
                     continue
-                if not has_slot(record, store.records, policy=policy):
+                if not has_slot(move, store.moves, policy=policy):
                     return
-                planned = approved(record, policy=policy, now=context.now)
-                await self._parts.reporter.planned(await store.put(planned))
-                await store.forget(record)
+                spec = approved(move.spec, policy=policy, now=context.now)
+                planned = await store.put(new_move(spec, now=context.now))
+                await self._parts.reporter.planned(planned)
+                await store.forget(move)
 
-    async def _begin(self, move: Move, context: StepContext, *, mode: Mode) -> None:
+    async def _begin(self, spec: MoveSpec, context: StepContext, *, mode: Mode) -> None:
         """Persist a new move; the next cycle continues it, once the source is cordoned."""
         parts, now = self._parts, context.now
-        if move.only_recommended and mode is Mode.ACTIVE:
+        for_room = spec.beneficiary is not None
+        if for_room and context.policy.make_room is MakeRoom.RECOMMEND and mode is Mode.ACTIVE:
             mode = Mode.RECOMMEND
-        if mode is Mode.RECOMMEND and move.method == requested.NAME:
+        if mode is Mode.RECOMMEND and spec.approved:
             mode = Mode.ACTIVE  # people have decided it already
-        dry_run = mode is not Mode.ACTIVE
-        spec = spec_of(
-            move,
-            context.state,
-            policy=context.policy,
-            now=now,
-            holds=not dry_run,
-        )
+        # That under which the cycle runs: a breaker changes the mode for the planner alone.
+        spec = structs.replace(spec, config_hash=context.policy.digest)
+        if mode is Mode.ACTIVE:
+            await parts.reporter.planned(await parts.store.put(new_move(spec, now=now)))
+            return
+        spec = shown(spec, now=now)
         if mode is Mode.RECOMMEND:
-            await self._recommend(new_record(spec, now=now, phase=MovePhase.RECOMMENDED))
+            await self._recommend(new_move(spec, now=now, phase=MovePhase.RECOMMENDED))
             return
-        record = new_record(spec, now=now, dry_run=dry_run)
-        if dry_run:
-            await parts.reporter.planned(record)
-            await parts.executor.dry_run(record, context)
-            return
-        await parts.reporter.planned(await parts.store.put(record))
+        move = new_move(spec, now=now)
+        await parts.reporter.planned(move, dry_run=True)
+        await parts.executor.dry_run(move, context)
 
-    async def _recommend(self, record: MoveRecord) -> None:
+    async def _recommend(self, move: Move) -> None:
         """Show people a move, unless it is shown already."""
         shown = any(
             other.phase is MovePhase.RECOMMENDED
-            and other.spec.pod == record.spec.pod
-            and record.planned_at - other.planned_at < _RECOMMENDED_FOR
-            for other in self._parts.store.records
+            and other.spec.pod == move.spec.pod
+            and move.planned_at - other.planned_at < _RECOMMENDED_FOR
+            for other in self._parts.store.moves
         )
         if not shown:
-            stored = await self._parts.store.put(record)
-            await self._parts.reporter.planned(replace(stored, dry_run=True))
-
-    def _past(self) -> list[PastMove]:
-        """Return every move that is remembered, those included that were only shown."""
-        return [record.past() for record in self._parts.store.records]
+            await self._parts.reporter.planned(await self._parts.store.put(move), dry_run=True)
 
     async def _cordon(
         self, state: DisruptionState, policy: RebalancerPolicy, *, now: datetime
@@ -376,9 +361,7 @@ class Controller:
             log.info("moving_resumed", was=before)
 
 
-def has_slot(
-    record: MoveRecord, records: Iterable[MoveRecord], *, policy: RebalancerPolicy
-) -> bool:
+def has_slot(move: Move, moves: Iterable[Move], *, policy: RebalancerPolicy) -> bool:
     """Report whether one more move may be under way; those of one plan count as one."""
-    under_way = {other.move.plan or other.id for other in records if other.phase in UNDER_WAY}
-    return len(under_way - {record.move.plan}) < policy.max_in_flight
+    under_way = {other.spec.plan or other.name for other in moves if other.under_way}
+    return len(under_way - {move.spec.plan}) < policy.max_in_flight

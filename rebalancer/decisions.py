@@ -69,18 +69,18 @@ def decisions(state: DisruptionState, plan: Plan) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for move in plan.moves:
         chosen = {
-            "subject": move.pod,
-            "gain_points": move.gain_points,
-            "busy_ratio": move.busy_ratio,
+            "subject": move.pod.key,
+            "gain_points": move.reason.gain_points,
+            "busy_ratio": move.reason.busy_ratio,
         }
         entry = {
-            "card": state.display(move.source),
+            "card": state.display(move.source.card),
             "outcome": "move",
-            "pod_uid": move.pod_uid,
-            "target": state.display(move.target),
-            "level_ratio": move.level_ratio,
+            "pod_uid": move.pod.uid,
+            "target": state.display(move.target.card),
+            "level_ratio": move.reason.level_ratio,
         }
-        found.append({**entry, **_candidates(by_card.pop(move.source, []), chosen)})
+        found.append({**entry, **_candidates(by_card.pop(move.source.card, []), chosen)})
     for subject, held in by_card.items():
         name = state.display(CardUuid(subject))
         found.append({"card": name, "outcome": "held", **_candidates(held)})

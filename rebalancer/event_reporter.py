@@ -15,13 +15,11 @@ from fracgpu.cards.card import CardUuid
 from fracgpu.disruption.brakes import OpenBreaker
 from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.disruption.heat import CardReading, unrelievable
-from fracgpu.disruption.move import CARRIED_OUT, ENDED, Ending
 from fracgpu.disruption.policy import RebalancerPolicy
-from fracgpu.state.move_object import MovePhase
+from fracgpu.state.move_object import CARRIED_OUT, ENDED, Ending, Move, MovePhase
 from kube.events import EventLevel, Regarding
 from kube.kinds import CONFIGMAPS, Kind
 from rebalancer.metrics import RebalancerMetrics, move_labels
-from rebalancer.moves.record import MoveRecord
 from rebalancer.moves.steps import (
     Action,
     EvictionOutcome,
@@ -121,43 +119,44 @@ class EventReporter:
             Regarding.node(node), reason="HotCardDetected", note=note, level=EventLevel.WARNING
         )
 
-    async def planned(self, record: MoveRecord) -> None:
-        move = record.move
+    async def planned(self, move: Move, *, dry_run: bool = False) -> None:
+        """Report a move that is made, or in a dry run only would be."""
+        spec, reason = move.spec, move.spec.reason
         log.info(
             "move_planned",
-            move=record.id,
-            pod=move.pod,
-            source=move.source,
-            target=move.target,
-            busy_ratio=move.busy_ratio,
-            gain_points=move.gain_points,
-            dry_run=record.dry_run,
+            move=move.name,
+            pod=spec.pod.key,
+            source=spec.source.card,
+            target=spec.target.card,
+            busy_ratio=reason.busy_ratio,
+            gain_points=reason.gain_points,
+            dry_run=dry_run,
         )
-        would = "would" if record.dry_run else "will"
-        waiting = _waiting(record)
+        would = "would" if dry_run else "will"
+        waiting = _waiting(move)
         cause = (
             f"for which pod {waiting} waits"
             if waiting
-            else f"which is busy {move.level_ratio:.0%} of the time"
+            else f"which is busy {reason.level_ratio:.0%} of the time"
         )
         note = (
-            f"pod {move.pod} {would} be moved off card {record.spec.source.display}, {cause}; "
-            f"card {record.spec.target.display} has room"
+            f"pod {spec.pod.key} {would} be moved off card {move.spec.source.display}, {cause}; "
+            f"card {move.spec.target.display} has room"
         )
-        await self._tell(record, "MovePlanned", note)
+        await self._tell(move, "MovePlanned", note)
 
     async def done(
-        self, action: Action, record: MoveRecord, result: EvictionResult, policy: RebalancerPolicy
+        self, action: Action, move: Move, result: EvictionResult, policy: RebalancerPolicy
     ) -> None:
         """Report how the API server answered a step."""
-        pod = record.move.pod
+        pod = move.spec.pod.key
         if action in (Action.PREFLIGHT, Action.EVICT):
             rehearsed = action is Action.PREFLIGHT
             counter = self._metrics.dry_runs if rehearsed else self._metrics.evictions
             counter.labels(result.outcome.value).inc()
             log.info(
                 "eviction_rehearsed" if rehearsed else "eviction_answered",
-                move=record.id,
+                move=move.name,
                 pod=pod,
                 outcome=result.outcome.value,
                 detail=result.detail,
@@ -165,151 +164,149 @@ class EventReporter:
         if result.outcome is not EvictionOutcome.ALLOWED:
             return
         if action is Action.NOTICE:
-            at = record.phase_since + notice_of(record, policy)
-            await self._tell(record, "MoveNoticed", f"{_leaving(record)} at {at:%H:%M:%S} UTC")
+            at = move.phase_since + notice_of(move, policy)
+            await self._tell(move, "MoveNoticed", f"{_leaving(move)} at {at:%H:%M:%S} UTC")
         elif action is Action.RELEASE:
-            log.info("surge_started", move=record.id, pod=pod)
-            target = record.spec.target.display
-            note = f"{_leaving(record)}: its ReplicaSet makes a replacement, for card {target}"
-            await self._tell(record, "SurgeStarted", note)
+            log.info("surge_started", move=move.name, pod=pod)
+            target = move.spec.target.display
+            note = f"{_leaving(move)}: its ReplicaSet makes a replacement, for card {target}"
+            await self._tell(move, "SurgeStarted", note)
         elif action is Action.RESTORE:
             self._metrics.reverts.inc()
-            log.warning("surge_rolled_back", move=record.id, pod=pod, why=record.detail)
+            log.warning("surge_rolled_back", move=move.name, pod=pod, why=move.status.message)
             note = (
-                f"pod {pod} stays on card {record.spec.source.display}, and goes back to its "
-                f"ReplicaSet: {record.detail}"
+                f"pod {pod} stays on card {move.spec.source.display}, and goes back to its "
+                f"ReplicaSet: {move.status.message}"
             )
-            await self._tell(record, "RolledBack", note, level=EventLevel.WARNING)
+            await self._tell(move, "RolledBack", note, level=EventLevel.WARNING)
 
-    async def entered(self, record: MoveRecord, before: MoveRecord, context: StepContext) -> None:
+    async def entered(self, move: Move, before: Move, context: StepContext) -> None:
         """Report that a move came to another phase than that of *before*."""
-        if not record.dry_run:
+        if not move.only_shown:
             in_phase_s = before.age(now=context.now).total_seconds()
             self._metrics.phase_s.labels(before.phase.name.lower()).observe(in_phase_s)
-        pod, source = record.move.pod, record.spec.source.display
-        if record.phase is MovePhase.REPLACEMENT_READY:
-            log.info("replacement_ready", move=record.id, replacement=record.replacement)
-            note = f"{record.replacement} is Ready on card {_landed(record)}; {_leaving(record)}"
-            await self._tell(record, "ReplacementReady", note)
-        elif record.phase is MovePhase.EVICTED and before.phase is MovePhase.EVICTING:
-            log.info("pod_evicted", move=record.id, pod=pod, card=record.move.source)
-            waiting = _waiting(record)
+        pod, source = move.spec.pod.key, move.spec.source.display
+        if move.phase is MovePhase.REPLACEMENT_READY:
+            log.info("replacement_ready", move=move.name, replacement=move.replacement)
+            note = f"{move.replacement} is Ready on card {_landed(move)}; {_leaving(move)}"
+            await self._tell(move, "ReplacementReady", note)
+        elif move.phase is MovePhase.EVICTED and before.phase is MovePhase.EVICTING:
+            log.info("pod_evicted", move=move.name, pod=pod, card=move.spec.source.card)
+            waiting = _waiting(move)
             aim = f"free card {source} for pod {waiting}" if waiting else f"relieve card {source}"
-            await self._tell(record, "Evicted", f"pod {pod} was evicted to {aim}")
-        elif record.phase is MovePhase.VERIFYING:
-            await self._completed(record, before, context)
-        elif record.phase in ENDED:
-            if before.phase is MovePhase.VERIFYING and record.ending is not Ending.UNVERIFIED:
+            await self._tell(move, "Evicted", f"pod {pod} was evicted to {aim}")
+        elif move.phase is MovePhase.VERIFYING:
+            await self._completed(move, before, context)
+        elif move.phase in ENDED:
+            if before.phase is MovePhase.VERIFYING and move.ending is not Ending.UNVERIFIED:
                 relief = verification(before, context).relief_ratio
                 self._metrics.relief.inc(100 * max(0.0, relief))
-            await self.ended(record)
+            await self.ended(move)
 
-    async def _completed(
-        self, record: MoveRecord, before: MoveRecord, context: StepContext
-    ) -> None:
-        """Report a ready replacement; *before* is the record of the previous phase."""
-        move, metrics = record.move, self._metrics
-        metrics.unavailable_s.observe((record.phase_since - before.phase_since).total_seconds())
-        if record.landed != move.target:
+    async def _completed(self, move: Move, before: Move, context: StepContext) -> None:
+        """Report a ready replacement; *before* is the Move in the previous phase."""
+        spec, metrics = move.spec, self._metrics
+        metrics.unavailable_s.observe((move.phase_since - before.phase_since).total_seconds())
+        if move.landed != spec.target.card:
             metrics.misplaced.inc()
         within = timedelta(seconds=context.policy.return_cooldown_s)
-        if _returned(record, context.state, within=within):
+        if _returned(move, context.state, within=within):
             metrics.ping_pongs.inc()
         log.info(
             "move_completed",
-            move=record.id,
-            pod=move.pod,
-            replacement=record.replacement,
-            source=move.source,
-            target=move.target,
-            landed=record.landed,
+            move=move.name,
+            pod=spec.pod.key,
+            replacement=move.replacement,
+            source=spec.source.card,
+            target=spec.target.card,
+            landed=move.landed,
         )
         note = (
-            f"{record.replacement} runs on card {_landed(record)} in the place of pod {move.pod}, "
-            f"which was on card {record.spec.source.display}"
+            f"{move.replacement} runs on card {_landed(move)} in the place of pod "
+            f"{spec.pod.key}, which was on card {spec.source.display}"
         )
-        await self._tell(record, "MoveCompleted", note)
+        await self._tell(move, "MoveCompleted", note)
 
-    async def ended(self, record: MoveRecord) -> None:
+    async def ended(self, move: Move) -> None:
         """Report how a move ended; only bad news is an Event."""
-        ending = record.ending
-        assert ending is not None, "a record that ended without an ending"  # noqa: S101
-        mode = "dryRun" if record.dry_run else record.mode.value.lower()
+        ending = move.ending
+        assert ending is not None, "a move that ended without an ending"  # noqa: S101
+        mode = "dryRun" if move.only_shown else move.spec.mode.value.lower()
         self._metrics.moves.labels(*move_labels(mode, ending)).inc()
         log.info(
             "move_ended",
-            move=record.id,
-            pod=record.move.pod,
+            move=move.name,
+            pod=move.spec.pod.key,
             ending=ending.value,
-            detail=record.detail,
+            detail=move.status.message,
         )
         if ending is Ending.USELESS:
             self._metrics.useless.inc()
-            nothing = "helped nobody" if _waiting(record) else "relieved nothing"
-            note = f"{_move(record)} {nothing}: {record.detail}"
-            await self._tell(record, "MoveIneffective", note, level=EventLevel.WARNING)
+            nothing = "helped nobody" if _waiting(move) else "relieved nothing"
+            note = f"{_move(move)} {nothing}: {move.status.message}"
+            await self._tell(move, "MoveIneffective", note, level=EventLevel.WARNING)
         elif ending is Ending.LOST:
             self._metrics.lost_pods.inc()
         elif ending is Ending.MISPLACED:
             self._metrics.misplaced.inc()
         if ending not in CARRIED_OUT | {Ending.DRY_RUN}:
-            note = f"{_move(record)} was given up ({ending.value}): {record.detail}"
-            await self._tell(record, "MoveAborted", note, level=EventLevel.WARNING)
+            note = f"{_move(move)} was given up ({ending.value}): {move.status.message}"
+            await self._tell(move, "MoveAborted", note, level=EventLevel.WARNING)
 
     async def _tell(
         self,
-        record: MoveRecord,
+        move: Move,
         reason: str,
         note: str,
         *,
         level: EventLevel = EventLevel.NORMAL,
     ) -> None:
-        for regarding in _concerned(record):
+        for regarding in _concerned(move):
             await self._events.emit(regarding, reason=reason, note=note, level=level)
 
 
-def _concerned(record: MoveRecord) -> tuple[Regarding, ...]:
+def _concerned(move: Move) -> tuple[Regarding, ...]:
     """Return the pod, its controller and the node that the pod leaves."""
-    pod, owner = record.spec.pod, record.spec.owner
+    pod, owner = move.spec.pod, move.spec.owner
     kind = Kind(owner.api_version, plural="", kind=owner.kind, namespaced=True)  # never a path
     return (
         Regarding.pod(pod),
         Regarding(kind=kind, name=owner.name, namespace=pod.namespace, uid=owner.uid),
-        Regarding.node(record.spec.source.node),
+        Regarding.node(move.spec.source.node),
     )
 
 
-def _waiting(record: MoveRecord) -> str:
+def _waiting(move: Move) -> str:
     """Return the pod that the move makes room for; empty if it relieves its source."""
-    beneficiary = record.spec.beneficiary
-    return f"{beneficiary.namespace}/{beneficiary.name}" if beneficiary else ""
+    beneficiary = move.spec.beneficiary
+    return beneficiary.key if beneficiary else ""
 
 
-def _leaving(record: MoveRecord) -> str:
-    return f"pod {record.move.pod} is moved off card {record.spec.source.display}"
+def _leaving(move: Move) -> str:
+    return f"pod {move.spec.pod.key} is moved off card {move.spec.source.display}"
 
 
-def _move(record: MoveRecord) -> str:
-    return f"moving pod {record.move.pod} off card {record.spec.source.display}"
+def _move(move: Move) -> str:
+    return f"moving pod {move.spec.pod.key} off card {move.spec.source.display}"
 
 
-def _landed(record: MoveRecord) -> str:
+def _landed(move: Move) -> str:
     """Return the card of the replacement: its node and index if it is one of the Move's."""
-    for card in (record.spec.target, record.spec.source):
-        if record.landed == card.card:
+    for card in (move.spec.target, move.spec.source):
+        if move.landed == card.card:
             return card.display
-    return record.landed or "unknown"
+    return move.landed or "unknown"
 
 
-def _returned(record: MoveRecord, state: DisruptionState, *, within: timedelta) -> bool:
+def _returned(move: Move, state: DisruptionState, *, within: timedelta) -> bool:
     """Report whether the replacement got a card that its owner was moved off recently.
 
     A useless move that is taken back is meant to return.
     """
     return any(
-        move.move.owner_uid == record.move.owner_uid
-        and move.move.source == record.landed
-        and record.phase_since - move.started_at < within
-        and not (move.useless and move.replacement_uid == record.move.pod_uid)
-        for move in state.past
+        other.spec.owner.uid == move.spec.owner.uid
+        and other.spec.source.card == move.landed
+        and move.phase_since - other.planned_at < within
+        and not (other.useless and other.replacement_uid == move.spec.pod.uid)
+        for other in state.past
     )

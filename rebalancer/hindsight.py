@@ -11,8 +11,8 @@ from enum import Enum
 from fracgpu.cards.card import CardUuid
 from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.disruption.heat import Heat
-from fracgpu.disruption.move import Move
 from fracgpu.disruption.policy import RebalancerPolicy
+from fracgpu.state.move_object import MoveSpec
 
 
 class SourceFate(Enum):
@@ -35,7 +35,7 @@ class TargetFate(Enum):
 class Outcome:
     """A dry-run move in hindsight; it was right if the source is hot and the target cool."""
 
-    move: Move
+    move: MoveSpec
     source: SourceFate
     target: TargetFate
 
@@ -50,12 +50,12 @@ def outcomes(
     settle = timedelta(seconds=policy.settle_s)
     return [
         Outcome(
-            move=past_move.move,
-            source=_source(state, past_move.move.source),
-            target=_target(state, past_move.move, policy),
+            move=past_move.spec,
+            source=_source(state, past_move.spec.source.card),
+            target=_target(state, past_move.spec, policy),
         )
         for past_move in state.past
-        if past_move.only_shown and since < past_move.started_at + settle <= now
+        if past_move.only_shown and since < past_move.planned_at + settle <= now
     ]
 
 
@@ -66,9 +66,9 @@ def _source(state: DisruptionState, card: CardUuid) -> SourceFate:
     return SourceFate.HOT if heat.heat in (Heat.HOT, Heat.RELIEVING) else SourceFate.COOLED
 
 
-def _target(state: DisruptionState, move: Move, policy: RebalancerPolicy) -> TargetFate:
-    reading = state.reading(move.target)
+def _target(state: DisruptionState, move: MoveSpec, policy: RebalancerPolicy) -> TargetFate:
+    reading = state.reading(move.target.card)
     if reading is None:
         return TargetFate.UNKNOWN
-    heated = reading.level_ratio + move.busy_ratio > policy.hot_ratio
+    heated = reading.level_ratio + move.reason.busy_ratio > policy.hot_ratio
     return TargetFate.HEATED if heated else TargetFate.COOL

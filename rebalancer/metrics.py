@@ -23,9 +23,9 @@ from fracgpu.disruption.heat import (
     heat_cause,
     unrelievable,
 )
-from fracgpu.disruption.move import CARRIED_OUT, Ending, HoldReason, Plan
+from fracgpu.disruption.move import HoldReason, Plan
 from fracgpu.disruption.policy import RebalancerPolicy
-from fracgpu.state.move_object import MovePhase
+from fracgpu.state.move_object import CARRIED_OUT, Ending, MovePhase
 from process.clock import Clock
 from process.telemetry import Registry
 from rebalancer.hindsight import SourceFate, TargetFate, outcomes
@@ -296,10 +296,10 @@ class RebalancerMetrics:
             self.dry_run_outcomes.labels(source, target).inc()
             log.info(
                 "dry_run_outcome",
-                pod=outcome.move.pod,
-                source=outcome.move.source,
+                pod=outcome.move.pod.key,
+                source=outcome.move.source.card,
                 source_is=source,
-                target=outcome.move.target,
+                target=outcome.move.target.card,
                 target_would_be=target,
             )
 

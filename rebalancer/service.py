@@ -29,8 +29,8 @@ from rebalancer.moves.cordons import Cordons
 from rebalancer.moves.executor import MoveExecutor
 from rebalancer.moves.janitor import Janitor
 from rebalancer.moves.observer import Observer
-from rebalancer.moves.record import MoveStore
 from rebalancer.moves.side_effects import SideEffects
+from rebalancer.moves.store import MoveStore
 from rebalancer.settings import RebalancerSettings
 from rebalancer.usage.credentials import CredentialFiles
 from rebalancer.usage.measured import LoadRecorder, MeasuredUsage

@@ -19,7 +19,7 @@ from cli.printers.live import open_console, show_lines
 from cli.printers.move_lines import change_line, move_lines, move_table
 from fracgpu import names
 from fracgpu.errors import WireError
-from fracgpu.state.move_object import MoveObject, MovePhase, decode_move
+from fracgpu.state.move_object import Move, MovePhase, decode_move
 from kube.client import KubeClient
 from kube.errors import NotFound
 from kube.informer import Change, ChangeType, Informer
@@ -46,7 +46,7 @@ def main(argv: Sequence[str]) -> int:
     return with_cluster("moves", options, lambda client: work(client, options))
 
 
-async def read_moves(client: KubeClient) -> list[MoveObject]:
+async def read_moves(client: KubeClient) -> list[Move]:
     """List the moves, newest first; one that cannot be read is reported and left out.
 
     Raises:
@@ -61,7 +61,7 @@ async def read_moves(client: KubeClient) -> list[MoveObject]:
     return newest_first(moves)
 
 
-def newest_first(moves: Sequence[MoveObject]) -> list[MoveObject]:
+def newest_first(moves: Sequence[Move]) -> list[Move]:
     """Return the moves by when they were made, the newest first; by name within one second."""
     return sorted(
         moves,
@@ -69,10 +69,10 @@ def newest_first(moves: Sequence[MoveObject]) -> list[MoveObject]:
     )
 
 
-async def watch_moves(client: KubeClient, show: Callable[[MoveObject, bool], None]) -> None:
+async def watch_moves(client: KubeClient, show: Callable[[Move, bool], None]) -> None:
     """Call *show* with each move that there is, and with each change (True: deleted)."""
 
-    def note(change: Change[MoveObject]) -> None:
+    def note(change: Change[Move]) -> None:
         show(change.object, change.type is ChangeType.DELETED)
 
     await Informer(client, MOVES, decode=decode_move, on_change=note).run()
@@ -99,11 +99,11 @@ async def _show(client: KubeClient, options: argparse.Namespace) -> int:
     return DONE
 
 
-def _asked_for(move: MoveObject, options: argparse.Namespace) -> bool:
+def _asked_for(move: Move, options: argparse.Namespace) -> bool:
     return options.namespace in (None, move.spec.pod.namespace)
 
 
-def _print(moves: Sequence[MoveObject], output: Output) -> None:
+def _print(moves: Sequence[Move], output: Output) -> None:
     if output.structured:
         print(encode([move_json(move) for move in moves], output))
     elif output is Output.NAME:
@@ -133,9 +133,9 @@ async def _approve(client: KubeClient, options: argparse.Namespace) -> int:
 async def _follow(client: KubeClient, options: argparse.Namespace) -> int:
     logs.configure(level="error", json=False)
     console, clock = open_console(), SystemClock()
-    shown: dict[str, MoveObject] = {}
+    shown: dict[str, Move] = {}
 
-    def show(move: MoveObject, gone: bool) -> None:  # noqa: FBT001 - as watch_moves calls it
+    def show(move: Move, gone: bool) -> None:  # noqa: FBT001 - as watch_moves calls it
         if options.name not in (None, move.name, move.spec.pod.name):
             return
         if not _asked_for(move, options):
@@ -157,7 +157,7 @@ async def _follow(client: KubeClient, options: argparse.Namespace) -> int:
     return DONE
 
 
-def move_json(move: MoveObject) -> dict[str, Any]:
+def move_json(move: Move) -> dict[str, Any]:
     """Return a move as the API server has it, as far as it is read here."""
     body: dict[str, Any] = msgspec.to_builtins(move)
     return body

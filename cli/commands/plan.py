@@ -38,10 +38,9 @@ from cli.rebalancing import (
 from component.wiring import Wiring
 from fracgpu import names
 from fracgpu.disruption.brakes import open_breakers
-from fracgpu.disruption.move import PastMove
 from kube.client import KubeClient
 from process import logs
-from rebalancer.moves.record import MoveStore, MovesUnreadable
+from rebalancer.moves.store import MoveStore, MovesUnreadable
 from rebalancer.usage.measured import LoadRecorder, Querier
 from rebalancer.usage.past import look_back, server_time
 from rebalancer.usage.prometheus import QueryFailed
@@ -77,7 +76,7 @@ async def _plan(client: KubeClient, options: argparse.Namespace) -> int:
         print(encode(report_json(report), options.output))
     elif options.output is Output.NAME:
         for move in report.would_move:
-            print(f"pod/{move.pod}")
+            print(f"pod/{move.pod.key}")
     else:
         show_lines(open_console(), plan_lines(report))
     return DONE
@@ -102,7 +101,9 @@ async def read_report(
     if wirings.serves(Wiring.CLAIMS) and await list_device_claims(client, ()) is None:
         raise ReadingFailed("may not list resourceclaims, by which pods hold cards here")
     cache = await read_cluster(client, wirings)
-    past = await _past_moves(client)
+    store = MoveStore(client)
+    await store.load()
+    past = store.moves
     now = await server_time(prometheus)
     measured, heat = await look_back(
         prometheus, cache.cards(), _looks(policy.hold_cycles, policy.tick_s, now), past=past,
@@ -131,12 +132,6 @@ def _looks(hold_cycles: int, tick_s: float, now: datetime) -> list[datetime]:
     """Return as many cycles as a card needs to become hot, the last one now."""
     count = hold_cycles + 3
     return [now - timedelta(seconds=tick_s * ago) for ago in reversed(range(count))]
-
-
-async def _past_moves(client: KubeClient) -> list[PastMove]:
-    store = MoveStore(client)
-    await store.load()
-    return [record.past() for record in store.records]
 
 
 def arguments() -> argparse.ArgumentParser:

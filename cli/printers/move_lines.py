@@ -6,7 +6,7 @@ from typing import Final
 
 from cli.printers.cells import columns_of
 from cli.printers.text import Line, Tone, table_lines, wrapped
-from fracgpu.state.move_object import MoveObject, MovePhase, RequestedShare
+from fracgpu.state.move_object import Move, MovePhase, RequestedShare
 
 _FACTS_AT: Final = 14  # the column where the facts of a move begin
 _MINUTE: Final = timedelta(minutes=1)
@@ -20,9 +20,7 @@ _TONES: Final = {
 }
 
 
-def move_table(
-    moves: Sequence[MoveObject], *, now: datetime, width: int | None = None
-) -> Iterator[Line]:
+def move_table(moves: Sequence[Move], *, now: datetime, width: int | None = None) -> Iterator[Line]:
     """Yield the moves as a table in the order given.
 
     If that is wider than *width* columns, each move has its phase and result in the table, and the
@@ -32,7 +30,7 @@ def move_table(
     rows += [
         (
             move.name,
-            _pod(move),
+            move.spec.pod.key,
             move.spec.source.display,
             move.spec.target.display,
             move.status.phase.value,
@@ -49,7 +47,7 @@ def move_table(
         return
     short = [("AGE", "PHASE", "RESULT", "POD")]
     short += [
-        (age(move, now=now), move.status.phase.value, move.status.result or "-", _pod(move))
+        (age(move, now=now), move.status.phase.value, move.status.result or "-", move.spec.pod.key)
         for move in moves
     ]
     head, *lines = table_lines(short, tones, width=width)
@@ -62,13 +60,11 @@ def move_table(
         yield from wrapped(below, width)
 
 
-def move_lines(move: MoveObject, *, now: datetime) -> Iterator[Line]:
+def move_lines(move: Move, *, now: datetime) -> Iterator[Line]:
     """Yield one move: what was decided and why, and every phase so far."""
     spec, status = move.spec, move.status
     ended = f", {status.result}" if status.result else ""
-    yield Line(
-        text=f"{spec.pod.namespace}/{spec.pod.name}: {status.phase.value}{ended}", tone=_tone(move)
-    )
+    yield Line(text=f"{spec.pod.key}: {status.phase.value}{ended}", tone=_tone(move))
     facts = (
         ("name", move.name),
         ("begun", f"{age(move, now=now)} ago"),
@@ -100,19 +96,19 @@ def move_lines(move: MoveObject, *, now: datetime) -> Iterator[Line]:
         yield from table_lines(rows, [Tone.HEAD] + [Tone.PLAIN] * len(status.transitions))
 
 
-def change_line(move: MoveObject, *, gone: bool, now: datetime) -> Line:
+def change_line(move: Move, *, gone: bool, now: datetime) -> Line:
     """Return one line for a move that has changed."""
     spec, status = move.spec, move.status
     what = "deleted" if gone else " ".join(filter(None, (status.phase.value, status.result)))
     message = f": {status.message}" if status.message and not gone else ""
     return Line(
-        text=f"{now:%H:%M:%S}  {spec.pod.namespace}/{spec.pod.name}  "
+        text=f"{now:%H:%M:%S}  {spec.pod.key}  "
         f"{spec.source.display} -> {spec.target.display}  {what}{message}",
         tone=_tone(move),
     )
 
 
-def age(move: MoveObject, *, now: datetime) -> str:
+def age(move: Move, *, now: datetime) -> str:
     """Return how long ago a move was made, in the largest unit that fits, as kubectl does."""
     made = move.metadata.creation_timestamp
     if made is None:
@@ -124,11 +120,7 @@ def age(move: MoveObject, *, now: datetime) -> str:
     return f"{passed.seconds}s"
 
 
-def _pod(move: MoveObject) -> str:
-    return f"{move.spec.pod.namespace}/{move.spec.pod.name}"
-
-
-def _tone(move: MoveObject) -> Tone:
+def _tone(move: Move) -> Tone:
     return _TONES.get(move.status.phase, Tone.PLAIN)
 
 
@@ -138,7 +130,7 @@ def _share(request: RequestedShare) -> str:
     return f"{request.mib} MiB{limit}{cores}"
 
 
-def _replacement(move: MoveObject) -> str:
+def _replacement(move: Move) -> str:
     found = move.status.replacement
     if found is None:
         return "-"

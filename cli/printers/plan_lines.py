@@ -4,8 +4,9 @@ from collections.abc import Iterator
 
 from cli.plan_report import CardPlan, PlanReport
 from cli.printers.text import Line, Tone
-from fracgpu.disruption.move import HeldBack, Move
+from fracgpu.disruption.move import HeldBack
 from fracgpu.disruption.policy import Mode
+from fracgpu.state.move_object import MoveSpec
 
 _DOES = {
     Mode.ACTIVE: "moves are made",
@@ -60,11 +61,11 @@ def _card(card: CardPlan, report: PlanReport) -> Iterator[Line]:
         yield Line(text="  a pod is being moved off it, or was just now", tone=Tone.QUIET)
 
 
-def _move(move: Move, report: PlanReport) -> str:
-    target = report.names.get(move.target, move.target)
+def _move(move: MoveSpec, report: PlanReport) -> str:
+    target = report.names.get(move.target.card, move.target.card)
     return (
-        f"{move.pod} -> {target} (gain {move.gain_points:.1f}): "
-        f"it uses {move.busy_ratio:.0%}, {move.mib} MiB; {move.mode.value.lower()}"
+        f"{move.pod.key} -> {target} (gain {move.reason.gain_points:.1f}): "
+        f"it uses {move.reason.busy_ratio:.0%}, {move.request.mib} MiB; {move.mode.value.lower()}"
     )
 
 

@@ -24,10 +24,10 @@ from enum import Enum
 from typing import Final
 
 from fracgpu.cards.card import CardUuid
-from fracgpu.disruption.move import HoldReason, Move, PastMove
+from fracgpu.disruption.move import HoldReason
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from fracgpu.errors import counted
-from fracgpu.state.move_object import MovePhase
+from fracgpu.state.move_object import Move, MoveSpec, new_move
 
 _HOUR: Final = timedelta(hours=1)
 _DAY: Final = timedelta(days=1)
@@ -43,9 +43,7 @@ class Budgets:
         now: the moment.
     """
 
-    def __init__(
-        self, past: Sequence[PastMove], *, policy: RebalancerPolicy, now: datetime
-    ) -> None:
+    def __init__(self, past: Sequence[Move], *, policy: RebalancerPolicy, now: datetime) -> None:
         self._past = tuple(past)
         self._policy = policy
         self._now = now
@@ -60,33 +58,27 @@ class Budgets:
         self.today = len(set(map(_plan, today)))
         self._of_namespace: dict[str, set[object]] = defaultdict(set)
         for past_move in this_hour:
-            self._of_namespace[past_move.move.namespace].add(_plan(past_move))
-        self._per_owner_day = Counter(past_move.move.owner_uid for past_move in today)
+            self._of_namespace[past_move.spec.pod.namespace].add(_plan(past_move))
+        self._per_owner_day = Counter(past_move.spec.owner.uid for past_move in today)
         self._shown = {
-            past_move.move.source: past_move
-            for past_move in sorted(past, key=lambda past_move: past_move.started_at)
-            if past_move.only_shown and now - past_move.started_at < _HOUR
+            past_move.spec.source.card: past_move
+            for past_move in sorted(past, key=lambda past_move: past_move.planned_at)
+            if past_move.only_shown and now - past_move.planned_at < _HOUR
         }
-        self._sources = {past_move.move.source for past_move in recent}
+        self._sources = {past_move.spec.source.card for past_move in recent}
         self._targets = {
             card
             for past_move in recent
-            for card in (past_move.move.target, past_move.landed)
+            for card in (past_move.spec.target.card, past_move.landed)
             if card is not None
         }
         self._resting = _resting_owners(counted, policy=policy)
         self._failed = _last_failed(today)
         self._given_up = _given_up(past, policy=policy, now=now)
 
-    def with_(self, move: Move) -> "Budgets":
+    def with_(self, move: MoveSpec) -> "Budgets":
         """Return the budgets as if *move* were under way as well."""
-        planned = PastMove(
-            move=move,
-            started_at=self._now,
-            under_way=True,
-            phase=MovePhase.PLANNED,
-            disturbed=False,
-        )
+        planned = new_move(move, now=self._now)
         return Budgets((*self._past, planned), policy=self._policy, now=self._now)
 
     def of_cluster(self) -> HoldReason | None:
@@ -99,7 +91,7 @@ class Budgets:
             return HoldReason.DAILY_BUDGET
         return None
 
-    def shown(self, card: CardUuid) -> PastMove | None:
+    def shown(self, card: CardUuid) -> Move | None:
         """Return the move off a card that was shown this hour, while moves are only shown."""
         return None if self._policy.mode is Mode.ACTIVE else self._shown.get(card)
 
@@ -141,50 +133,50 @@ class Budgets:
         return next((reason for broken, reason in rules if broken), None)
 
 
-def _plan(past_move: PastMove) -> object:
+def _plan(past_move: Move) -> object:
     """Return what the moves of one plan have in common; a move without one is its own."""
-    return past_move.move.plan or id(past_move)
+    return past_move.spec.plan or id(past_move)
 
 
-def counts(past_move: PastMove) -> bool:
+def counts(past_move: Move) -> bool:
     """Report whether a move counts against the budgets: one that was only shown does not."""
     return not past_move.only_shown and (past_move.disturbed or past_move.under_way)
 
 
-def counted_at(past_move: PastMove) -> datetime:
+def counted_at(past_move: Move) -> datetime:
     """Return from when on a move counts: when it disturbed its pod, before that when it began."""
-    return past_move.disturbed_at or past_move.started_at
+    return past_move.disturbed_at or past_move.planned_at
 
 
-def _last_failed(today: Sequence[PastMove]) -> frozenset[str]:
+def _last_failed(today: Sequence[Move]) -> frozenset[str]:
     """Return the pods that a useless move brought, unless it was itself a move once more."""
     brought = {past_move.replacement_uid for past_move in today}
-    moved = {past_move.move.pod_uid for past_move in today}
+    moved = {past_move.spec.pod.uid for past_move in today}
     return frozenset(
         past_move.replacement_uid
         for past_move in today
         if past_move.useless
-        and past_move.move.pod_uid not in brought
+        and past_move.spec.pod.uid not in brought
         and past_move.replacement_uid not in moved
     ) - {""}
 
 
-def _age(past_move: PastMove, now: datetime) -> timedelta:
+def _age(past_move: Move, now: datetime) -> timedelta:
     # A move under way has disturbed nobody yet, or only now: it counts however long ago it began.
     return timedelta.min if past_move.under_way else now - counted_at(past_move)
 
 
 def _resting_owners(
-    counted: Sequence[tuple[PastMove, timedelta]], *, policy: RebalancerPolicy
+    counted: Sequence[tuple[Move, timedelta]], *, policy: RebalancerPolicy
 ) -> frozenset[str]:
     """Return the owners that had a move lately; each move has its age.
 
     Each useless move doubles the cooldown, up to a day.
     """
-    useless = Counter(past_move.move.owner_uid for past_move, _ in counted if past_move.useless)
+    useless = Counter(past_move.spec.owner.uid for past_move, _ in counted if past_move.useless)
     latest: dict[str, timedelta] = {}
     for past_move, age in counted:
-        owner = past_move.move.owner_uid
+        owner = past_move.spec.owner.uid
         latest[owner] = min(age, latest.get(owner, age))
 
     def cooldown(owner: str) -> timedelta:
@@ -194,13 +186,11 @@ def _resting_owners(
     return frozenset(owner for owner, age in latest.items() if age < cooldown(owner))
 
 
-def _given_up(
-    past: Sequence[PastMove], *, policy: RebalancerPolicy, now: datetime
-) -> frozenset[str]:
+def _given_up(past: Sequence[Move], *, policy: RebalancerPolicy, now: datetime) -> frozenset[str]:
     """Return the owners of which a move ended a short while ago before it disturbed a pod."""
     pause = timedelta(seconds=policy.give_up_cooldown_s)
     return frozenset(
-        past_move.move.owner_uid
+        past_move.spec.owner.uid
         for past_move in past
         if not past_move.only_shown
         and not past_move.disturbed
@@ -233,7 +223,7 @@ class OpenBreaker:
 
 
 def open_breakers(
-    past: Sequence[PastMove], *, policy: RebalancerPolicy, now: datetime
+    past: Sequence[Move], *, policy: RebalancerPolicy, now: datetime
 ) -> tuple[OpenBreaker, ...]:
     """Return every breaker that is open at *now*; the same input always gives the same answer."""
     since = policy.reset_breakers_at
@@ -254,7 +244,7 @@ def effective_mode(policy: RebalancerPolicy, breakers: Sequence[OpenBreaker]) ->
 
 
 def _from_moves(
-    ended: Sequence[PastMove], *, policy: RebalancerPolicy, now: datetime
+    ended: Sequence[Move], *, policy: RebalancerPolicy, now: datetime
 ) -> Iterator[OpenBreaker]:
     window = timedelta(seconds=policy.breaker_window_s)
     aborted = _ends([past_move for past_move in ended if past_move.failed], window, now)
@@ -271,7 +261,7 @@ def _from_moves(
         yield OpenBreaker(breaker=Breaker.LOST_POD, why=why, until=lost[-1] + memory)
 
 
-def _ends(moves: Sequence[PastMove], memory: timedelta, now: datetime) -> list[datetime]:
+def _ends(moves: Sequence[Move], memory: timedelta, now: datetime) -> list[datetime]:
     """Return when the moves that are still remembered ended, oldest first."""
     ends = sorted(past_move.ended_at for past_move in moves if past_move.ended_at is not None)
     return [at for at in ends if now - at < memory]

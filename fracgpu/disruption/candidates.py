@@ -15,10 +15,12 @@ from datetime import datetime, timedelta
 from statistics import median
 from typing import Final
 
+from msgspec import structs
+
 from fracgpu import names
 from fracgpu.cards.card import CardUuid
 from fracgpu.disruption.disruption_state import DisruptionState, budgets_of
-from fracgpu.disruption.move import HoldReason, Move
+from fracgpu.disruption.move import HoldReason
 from fracgpu.disruption.policy import Namespaces, RebalancerPolicy
 from fracgpu.k8s.disruption_budget import PodDisruptionBudget
 from fracgpu.k8s.workloads.quota import quota_usage
@@ -26,7 +28,16 @@ from fracgpu.k8s.workloads.workload import Workload
 from fracgpu.placement.placement import allocation_on_one_card
 from fracgpu.request.need import Rebalance
 from fracgpu.state.cluster_state import PlacedPod
-from fracgpu.state.move_object import MoveMode
+from fracgpu.state.move_object import (
+    Beneficiary,
+    CardReference,
+    MoveMode,
+    MoveReason,
+    MoveSpec,
+    OwnerReference,
+    PodReference,
+    RequestedShare,
+)
 from fracgpu.state.pod_info import PodInfo
 from fracgpu.units import Mib
 
@@ -36,6 +47,16 @@ HASH_LABELS: Final = (HASH_LABEL, "rollouts-pod-template-hash")
 _ROLLOUT: Final = "Rollout"
 RELEASED_SUFFIX: Final = ".moved"  # of the label's value, while the pod is released
 _LONGEST_LABEL: Final = 63
+
+
+# The kinds of owners whose pods are moved, with the API version of each.
+OWNERS: Final = {
+    "ReplicaSet": "apps/v1",
+    "ReplicationController": "v1",
+    "StatefulSet": "apps/v1",
+    "Job": "batch/v1",
+}
+_OWNERS_OPTED_IN: Final = ("StatefulSet", "Job")
 
 
 def mode_of(pod: PodInfo) -> MoveMode:
@@ -60,31 +81,109 @@ def make_move(  # noqa: PLR0913 - the facts of a move that its pod does not have
     level_ratio: float,
     gain_points: float,
     method: str,
-) -> Move:
-    """Return the move of a pod, with what it holds, from one node and card to another."""
-    record, need = candidate.info.record, candidate.info.need
-    assert need is not None, "a pod that may be moved has a need"
+    policy: RebalancerPolicy,
+    now: datetime,
+    beneficiary: Beneficiary | None = None,
+    plan: str = "",
+    requested: bool = False,
+) -> MoveSpec:
+    """Return the move of a pod, with what it holds, from one node and card to another.
+
+    Args:
+        state: on which it is decided.
+        candidate: the pod; it has a need, and an owner of a kind that is moved.
+        source: the node and the card that it leaves.
+        target: the node and the card where its replacement fits.
+        busy_ratio: its measured share of the source's time, 0..1.
+        level_ratio: how busy the source is, 0..1.
+        gain_points: what the move is expected to save less what it costs, in per cent of one card.
+        method: the name of the method that plans it.
+        policy: by which it is decided.
+        now: when.
+        beneficiary: the waiting pod that gets in, if there is one.
+        plan: what the moves of one plan have in common; empty if the plan is this one move.
+        requested: people want it, so that it needs no approval.
+    """
+    pod = candidate.info
+    assert pod.need is not None, "a pod that may be moved has a need"
+    assert pod.owner is not None, "a pod that may be moved has an owner"
+    kind, owner, owner_uid = pod.owner
     allocation = state.snapshot.pods[candidate.uid].by_card[source[1]]
-    there = allocation_on_one_card(need, state.snapshot.nodes[target[0]].cards[target[1]].card)
-    return Move(
-        pod_uid=candidate.uid,
-        namespace=record.namespace,
-        name=record.name,
-        owner_uid=candidate.owner_uid,
-        source=source[1],
-        source_node=source[0],
-        target=target[1],
-        target_node=target[0],
-        mib=allocation.mib,
-        cores=allocation.cores,
-        slots=allocation.slots,
-        limit_mib=there.limit_mib if there.borrow_mib else Mib(0),
-        busy_ratio=busy_ratio,
-        level_ratio=level_ratio,
-        gain_points=round(gain_points, 6),
+    there = allocation_on_one_card(pod.need, state.snapshot.nodes[target[0]].cards[target[1]].card)
+    leaves, takes = _card(state, *source), _card(state, *target)
+    why = f"card {leaves.display} is busy {level_ratio:.0%} of the time"
+    if beneficiary is not None:
+        why = f"pod {beneficiary.key} waits for card {leaves.display}"
+    elif requested:
+        why = f"people want it off card {leaves.display}"
+    mode, grace_s = mode_of(pod), grace_of(pod)
+    return MoveSpec(
+        pod=PodReference(namespace=pod.record.namespace, name=pod.record.name, uid=candidate.uid),
+        owner=OwnerReference(api_version=OWNERS[kind], kind=kind, name=owner, uid=owner_uid),
+        source=leaves,
+        target=takes,
+        request=RequestedShare(
+            mib=allocation.mib,
+            cores=allocation.cores,
+            slots=allocation.slots,
+            limit_mib=there.limit_mib if there.borrow_mib else Mib(0),
+        ),
+        mode=mode,
         method=method,
-        mode=mode_of(candidate.info),
+        plan=plan,
+        reason=MoveReason(
+            message=f"{why}; card {takes.display} has room",
+            busy_ratio=busy_ratio,
+            level_ratio=level_ratio,
+            gain_points=round(gain_points, 6),
+        ),
+        reserved_until=now + _longest_before_bound(mode, policy, grace_s=grace_s),
+        source_denied_until=now + timedelta(seconds=policy.return_cooldown_s),
+        beneficiary=beneficiary,
+        startup_s=round(startup_s(state, candidate), 3),
+        grace_s=grace_s,
+        approved=requested,
     )
+
+
+def _card(state: DisruptionState, node: str, card: CardUuid) -> CardReference:
+    index = state.snapshot.nodes[node].cards[card].card.index
+    return CardReference(node=node, card=card, index=index, display=f"{node}/{index}")
+
+
+def shown(spec: MoveSpec, *, now: datetime) -> MoveSpec:
+    """Return a move that is only rehearsed or recommended: it keeps nothing on any card."""
+    beneficiary = spec.beneficiary
+    if beneficiary is not None:
+        beneficiary = structs.replace(beneficiary, held_until=now)
+    return structs.replace(
+        spec, reserved_until=now, source_denied_until=now, beneficiary=beneficiary
+    )
+
+
+def approved(spec: MoveSpec, *, policy: RebalancerPolicy, now: datetime) -> MoveSpec:
+    """Return the move that a recommended one becomes once people have approved it."""
+    return structs.replace(
+        spec,
+        approved=True,
+        reserved_until=now + _longest_before_bound(spec.mode, policy, grace_s=spec.grace_s),
+        source_denied_until=now + timedelta(seconds=policy.return_cooldown_s),
+    )
+
+
+_LONGEST_GRACE_S: Final = 3600.0
+
+
+def grace_of(pod: PodInfo) -> float:
+    """Return how many seconds before its move a pod wants to be told; 0 without a number."""
+    wish = pod.annotations.get(names.MOVE_GRACE, "")
+    return min(float(wish), _LONGEST_GRACE_S) if wish.isascii() and wish.isdecimal() else 0.0
+
+
+def _longest_before_bound(mode: MoveMode, policy: RebalancerPolicy, *, grace_s: float) -> timedelta:
+    """Return how long after its plan a move may still need the reservation."""
+    before = policy.plan_ttl_s + policy.notice_s + grace_s + policy.replacement_ttl_s
+    return timedelta(seconds=before + (policy.evict_ttl_s if mode is MoveMode.EVICT else 0.0))
 
 
 def hash_label_of(labels: Mapping[str, str]) -> str:
@@ -140,8 +239,6 @@ def disruption_cost(state: DisruptionState, candidate: PlacedPod, *, mib: int) -
 
 
 SYSTEM_PRIORITY: Final = 2_000_000_000  # system-cluster-critical and above
-_OWNERS_BY_DEFAULT: Final = ("ReplicaSet", "ReplicationController")
-_OWNERS_OPTED_IN: Final = ("StatefulSet", "Job")
 # Annotations that protect a pod from other evictors protect it from us as well.
 _PROTECTED_BY: Final = {
     "karpenter.sh/do-not-disrupt": "true",
@@ -219,7 +316,7 @@ def _protection_rules(pod: PodInfo) -> _Rules:
             HoldReason.PROTECTED,
         ),
         (not kind, HoldReason.NO_OWNER),
-        (kind not in (*_OWNERS_BY_DEFAULT, *_OWNERS_OPTED_IN), HoldReason.OWNER_KIND),
+        (kind not in OWNERS, HoldReason.OWNER_KIND),
         (
             pod.rebalance is Rebalance.SURGE and mode_of(pod) is not MoveMode.SURGE,
             HoldReason.SURGE_ONLY,

@@ -30,13 +30,13 @@ from fracgpu.disruption.load_history import (
     PodLoad,
     belief,
 )
-from fracgpu.disruption.move import CARRIED_OUT, Move, PastMove
 from fracgpu.disruption.policy import RebalancerPolicy
 from fracgpu.k8s.scheduling.cluster import SchedulingCluster
 from fracgpu.k8s.workloads.workload_state import WorkloadState
 from fracgpu.placement.snapshot_index import Cells, SnapshotIndex
 from fracgpu.request.need import Strategy
 from fracgpu.state.cluster_state import PlacedPod
+from fracgpu.state.move_object import CARRIED_OUT, Move
 from fracgpu.state.pod_info import PodInfo
 from fracgpu.state.snapshot import Snapshot
 
@@ -132,8 +132,9 @@ class Hindsight:
     regretted: frozenset[str] = frozenset()
 
 
-def _destinations(move: Move, landed: CardUuid | None) -> tuple[CardUuid, ...]:
-    return (move.target,) if landed is None else (move.target, landed)
+def _destinations(move: Move) -> tuple[CardUuid, ...]:
+    target = move.spec.target.card
+    return (target,) if move.landed is None else (target, move.landed)
 
 
 def is_known_to_be_cool(heat: CardHeat | None, usage: CardUsage | None, *, empty: bool) -> bool:
@@ -206,7 +207,7 @@ class DisruptionState:
     usage: Mapping[CardUuid, CardUsage]
     heat: Mapping[CardUuid, CardHeat]
     pods: Mapping[str, PlacedPod]
-    past: Sequence[PastMove] = ()
+    past: Sequence[Move] = ()
     scheduling: SchedulingCluster
     workloads: WorkloadState
     index: SnapshotIndex = field(default_factory=SnapshotIndex, repr=False)
@@ -270,7 +271,7 @@ class DisruptionState:
         """What is measured of the cool cards, by their place in *index*."""
         return _cool_cards(self)
 
-    def under_way(self) -> Sequence[PastMove]:
+    def under_way(self) -> Sequence[Move]:
         """Return the moves whose replacement is not ready yet."""
         return [past_move for past_move in self.past if past_move.under_way]
 
@@ -280,11 +281,11 @@ class DisruptionState:
         """Return the cards that an owner left so lately that none of its pods returns."""
         span = timedelta(seconds=policy.return_cooldown_s)
         return frozenset(
-            past_move.move.source
+            past_move.spec.source.card
             for past_move in self.past
-            if past_move.move.owner_uid == owner_uid
+            if past_move.spec.owner.uid == owner_uid
             and counts(past_move)
-            and now - past_move.started_at < span
+            and now - past_move.planned_at < span
         )
 
     def cards(self) -> frozenset[CardUuid]:
@@ -333,10 +334,10 @@ def _load_model(state: DisruptionState, *, line: float) -> LoadModel:
             rest[number] = max(0.0, _lasting(reading) - of_pods)
             loads += _loads_on(state, info.pods, reading, number)
     for past_move in state.under_way():
-        for card in _destinations(past_move.move, past_move.landed):
+        for card in _destinations(past_move):
             at = state.number_of(card)
             if at is not None:
-                rest[at] += past_move.move.busy_ratio
+                rest[at] += past_move.spec.reason.busy_ratio
     return LoadModel(state.history, loads, rest, line=line)
 
 
@@ -367,14 +368,14 @@ def hindsight(state: DisruptionState, *, policy: RebalancerPolicy, now: datetime
     outcomes: list[tuple[float, float]] = []
     growth: list[float] = []
     regretted: set[str] = set()
-    again = {past_move.move.pod_uid for past_move in state.past if counts(past_move)}
-    for past_move in sorted(state.past, key=lambda past_move: past_move.started_at):
-        move, at = past_move.move, past_move.disturbed_at or past_move.started_at
+    again = {past_move.spec.pod.uid for past_move in state.past if counts(past_move)}
+    for past_move in sorted(state.past, key=lambda past_move: past_move.planned_at):
+        move, at = past_move.spec, past_move.disturbed_at or past_move.planned_at
         if (
             past_move.ending not in CARRIED_OUT
             or move.beneficiary is not None
             or now - at > _DAY
-            or (source := state.number_of(move.source)) is None
+            or (source := state.number_of(move.source.card)) is None
         ):
             continue
         pod = past_move.replacement_uid
@@ -382,14 +383,14 @@ def hindsight(state: DisruptionState, *, policy: RebalancerPolicy, now: datetime
         use = reading.pods.get(pod) if reading else None
         if use is None:
             if pod in again:  # what it saved was not worth keeping
-                outcomes.append((move.gain_points / 100, 0.0))
+                outcomes.append((move.reason.gain_points / 100, 0.0))
             continue
-        growth.append(use - move.busy_ratio)
+        growth.append(use - move.reason.busy_ratio)
         spans = int(now.timestamp() // SPAN_S) - int(at.timestamp() // SPAN_S) - 1
         saved = loads.saved_since(pod, source, spans=spans)
         # What nobody knows yet to have saved anything counts as if it had not: a policy whose
         # forecasts are wrong has made a few moves by the time that this is known.
-        outcomes.append((move.gain_points / 100, saved or 0.0))
+        outcomes.append((move.reason.gain_points / 100, saved or 0.0))
         if saved is not None and saved < 0:
             regretted.add(pod)
     lately = growth[-_GROWTHS:]

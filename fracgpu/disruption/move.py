@@ -1,23 +1,11 @@
-"""Moves, planned and past, and the reasons to hold one back: values without decisions."""
+"""What is decided: which moves to make, and why others are held back."""
 
 from dataclasses import dataclass
-from datetime import datetime
 from enum import Enum
-from typing import Final
 
 from fracgpu.cards.card import CardUuid
 from fracgpu.disruption.heat import Unrelievable
-from fracgpu.state.allocation import CardAllocation
-from fracgpu.state.card_hold import CardHold
-from fracgpu.state.move_object import Beneficiary, MoveMode, MovePhase
-from fracgpu.state.reservation import NEVER, MoveClaims, Reservation
-from fracgpu.units import Mib
-
-ENDED: Final = frozenset({MovePhase.RECOMMENDED, MovePhase.DONE, MovePhase.ABORTED})
-# The replacement is not Ready yet, or the pod does not belong to its owner again yet.
-UNDER_WAY: Final = frozenset(MovePhase) - ENDED - {MovePhase.VERIFYING}
-# From these phases on the pod's users could notice something.
-DISTURBING: Final = frozenset({MovePhase.SURGING, MovePhase.EVICTING})
+from fracgpu.state.move_object import MoveSpec
 
 
 class HoldReason(Enum):
@@ -99,204 +87,6 @@ class HoldReason(Enum):
         return self.name.lower()
 
 
-class Ending(Enum):
-    """How a move ended; also a metric label, and the result of a Move."""
-
-    RELIEVED = "relieved"
-    USELESS = "useless"  # carried out, and the source is as busy as before or the target is hot
-    UNVERIFIED = "unverified"  # carried out, and what the cards show afterwards tells nothing
-    DRY_RUN = "dry_run"
-    # Before anybody was disturbed, or after it.
-    PAUSED = "paused"  # the mode was changed
-    REFUSED = "refused"  # the API server does not allow it
-    POD_GONE = "pod_gone"  # the pod ended by itself, or its name belongs to another pod now
-    OWNER_GONE = "owner_gone"  # the controller was deleted
-    ROLLOUT = "rollout"  # the owner is being rolled out
-    TARGET_LOST = "target_lost"  # no pod can start on the target's node any more
-    BLOCKED = "blocked"  # a disruption budget did not allow it in time
-    # Only before.
-    OUTDATED = "outdated"  # checked again, the move was not right any more
-    EXPIRED = "expired"  # the first step did not come, or had no effect, in time
-    # Only after. A surge is rolled back, so that the pod stays.
-    NOT_CREATED = "not_created"  # the replacement could not be created: a quota, for example
-    NOT_READY = "not_ready"  # the replacement did not become Ready
-    LAPSED = "lapsed"  # the reservation lapsed before the replacement was bound
-    MISPLACED = "misplaced"  # the replacement got a card that is not known to be cool
-    SCALED_DOWN = "scaled_down"  # the owner needs no replacement any more
-    INTERFERED = "interfered"  # somebody else changed the pod's label meanwhile
-    LOST = "lost"  # the owner misses a pod since the eviction
-
-
-# Carried out to the end.
-CARRIED_OUT: Final = frozenset({Ending.RELIEVED, Ending.USELESS, Ending.UNVERIFIED})
-# Once a pod was disturbed these are failures; a rollout or a scale-down meanwhile is none.
-FAILURES: Final = frozenset(
-    {
-        Ending.REFUSED,
-        Ending.TARGET_LOST,
-        Ending.BLOCKED,
-        Ending.NOT_CREATED,
-        Ending.NOT_READY,
-        Ending.LAPSED,
-        Ending.MISPLACED,
-        Ending.INTERFERED,
-        Ending.LOST,
-    }
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Move:
-    """The decision to move one pod off one card, with a card where a replacement fits.
-
-    Attributes:
-        mib: what the pod holds of the source, in MiB.
-        cores: what it holds of the source, in per cent of a card's compute.
-        slots: the number of its containers with a share of the source.
-        limit_mib: how much its replacement may use of the target; 0 for no more than *mib*.
-        busy_ratio: its measured share of the source's time, 0..1.
-        level_ratio: how busy the source was, 0..1.
-        gain_points: what the move is expected to save less what it costs, in per cent of one card.
-        method: the name of the method that planned it.
-        mode: whether the replacement is Ready before the pod is evicted.
-        plan: what the moves of one plan have in common; empty if the plan is this one move.
-        beneficiary: the waiting pod for which cards are freed; None if there is none.
-        only_recommended: it is shown to people and not made, whatever the mode.
-    """
-
-    pod_uid: str
-    namespace: str
-    name: str
-    owner_uid: str
-    source: CardUuid
-    source_node: str
-    target: CardUuid
-    target_node: str
-    mib: Mib
-    cores: int
-    busy_ratio: float
-    level_ratio: float
-    gain_points: float
-    slots: int = 1
-    limit_mib: Mib = Mib(0)
-    method: str = "hot-card"
-    mode: MoveMode = MoveMode.SURGE
-    plan: str = ""
-    beneficiary: Beneficiary | None = None
-    only_recommended: bool = False
-
-    @property
-    def pod(self) -> str:
-        """``namespace/name``, for people."""
-        return f"{self.namespace}/{self.name}"
-
-
-def claims_once_planned(move: Move, *, reserves: bool = True, holds: bool = True) -> MoveClaims:
-    """Return what a Move for a decision would keep, without end; its name is not known yet.
-
-    Args:
-        move: the decision.
-        reserves: the target is kept for the replacement.
-        holds: the cards of the beneficiary, if there is one, are kept for that.
-    """
-    name = f"for {move.pod_uid}"
-    beneficiary = move.beneficiary
-    reservation = Reservation(
-        move=name,
-        owner_uid=move.owner_uid,
-        pod_uid=move.pod_uid,
-        pod=move.pod,
-        node=move.target_node,
-        card=move.target,
-        allocation=CardAllocation(
-            mib=move.mib,
-            cores=move.cores,
-            slots=move.slots,
-            borrow_mib=Mib(max(move.limit_mib - move.mib, 0)),
-        ),
-        until=NEVER,
-    )
-    hold = None
-    if beneficiary is not None and holds:
-        hold = CardHold(
-            move=name,
-            pod_uid=beneficiary.uid,
-            node=move.source_node,
-            cards=frozenset(CardUuid(card) for card in beneficiary.cards),
-            until=NEVER,
-        )
-    return MoveClaims(move=name, reservation=reservation if reserves else None, hold=hold)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PastMove:
-    """A move that was begun; the budgets count these.
-
-    Attributes:
-        under_way: the replacement is not ready yet.
-        ended_at: when it ended, successfully or not; None while it is under way.
-        landed: the card that the replacement got, if it is known.
-        id: the name of the Move.
-        phase: how far it has come.
-        ending: how it ended; None while it has not.
-        disturbed: a step was announced that the pod's users could notice. A move that expired or
-            was outdated before that disturbed nobody.
-        disturbed_at: when the first such step was announced, if that is known.
-        replacement_uid: the pod that took its place, if it is known.
-        claims: what its Move keeps on cards; None without a Move, as in a replay or right after it
-            was planned.
-    """
-
-    move: Move
-    started_at: datetime
-    under_way: bool
-    ended_at: datetime | None = None
-    landed: CardUuid | None = None
-    id: str = ""
-    phase: MovePhase = MovePhase.DONE
-    ending: Ending | None = None
-    disturbed: bool = True
-    disturbed_at: datetime | None = None
-    replacement_uid: str = ""
-    claims: MoveClaims | None = None
-
-    @property
-    def claimed(self) -> MoveClaims:
-        """What it keeps on cards; without a Move as its Move would say while it is under way."""
-        return self.claims or claims_once_planned(
-            self.move, reserves=self.under_way and self.landed is None, holds=self.under_way
-        )
-
-    def holds_cards(self, *, now: datetime) -> bool:
-        """Report whether it keeps cards for its beneficiary: see `fracgpu.state.card_hold`."""
-        beneficiary = self.move.beneficiary
-        if beneficiary is None or self.phase in (MovePhase.ROLLING_BACK, MovePhase.ABORTED):
-            return False
-        if self.phase is MovePhase.RECOMMENDED:
-            return self.under_way  # planned in this very cycle, to be shown
-        return self.under_way or now < beneficiary.held_until
-
-    @property
-    def only_shown(self) -> bool:
-        """Whether it was a dry run or a recommendation: nothing happened."""
-        return self.phase is MovePhase.RECOMMENDED or self.ending is Ending.DRY_RUN
-
-    @property
-    def useless(self) -> bool:
-        """Whether it was carried out, and the source stayed as busy as before."""
-        return self.ending is Ending.USELESS
-
-    @property
-    def failed(self) -> bool:
-        """Whether it disturbed a pod for nothing, and neither the owner nor people wanted that."""
-        return self.disturbed and self.ending in FAILURES
-
-    @property
-    def lost(self) -> bool:
-        """Whether its owner misses a pod."""
-        return self.disturbed and self.ending is Ending.LOST
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldBack:
     """What is not moved (a pod, a card or the whole cluster), and why.
@@ -318,5 +108,5 @@ class HeldBack:
 class Plan:
     """What to do now: the moves, and why others are held back."""
 
-    moves: tuple[Move, ...] = ()
+    moves: tuple[MoveSpec, ...] = ()
     held: tuple[HeldBack, ...] = ()

@@ -25,10 +25,11 @@ from fracgpu.disruption.heat import (
 )
 from fracgpu.disruption.methods import hot_card, make_room, requested
 from fracgpu.disruption.methods.method import Method
-from fracgpu.disruption.move import HeldBack, HoldReason, Move, PastMove, Plan
+from fracgpu.disruption.move import HeldBack, HoldReason, Plan
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from fracgpu.state.ledger import with_claims
-from fracgpu.state.reservation import MoveClaims
+from fracgpu.state.move_object import Move, MoveSpec, new_move
+from fracgpu.state.reservation import MoveClaims, claims_of
 
 # In the order in which they are asked.
 METHODS: Final[tuple[Method, ...]] = (requested, hot_card, make_room)
@@ -45,7 +46,7 @@ def plan_moves(
     if policy.mode is Mode.OFF:
         return Plan(held=(HeldBack(subject="cluster", reason=HoldReason.OFF),))
     state = _with_under_way(state, policy=policy, now=now)
-    moves: list[Move] = []
+    moves: list[MoveSpec] = []
     held: list[HeldBack] = []
     candidates = [
         (method, subject)
@@ -67,7 +68,7 @@ def plan_moves(
 
 def validate_move(
     state: DisruptionState,
-    move: Move,
+    move: MoveSpec,
     *,
     policy: RebalancerPolicy,
     now: datetime,
@@ -82,29 +83,29 @@ def validate_move(
     method = next((method for method in methods if move.method == method.NAME), None)
     if method is None:  # planned by another version of this program
         detail = f"this version has no method '{move.method}'"
-        return HeldBack(subject=move.pod, reason=HoldReason.NO_GAIN, detail=detail)
+        return HeldBack(subject=move.pod.key, reason=HoldReason.NO_GAIN, detail=detail)
     return method.why_outdated(
         _with_under_way(state, policy=policy, now=now), move, policy=policy, now=now
     )
 
 
 def first_heat(
-    card: CardUuid, past: Sequence[PastMove], *, policy: RebalancerPolicy, now: datetime
+    card: CardUuid, past: Sequence[Move], *, policy: RebalancerPolicy, now: datetime
 ) -> CardHeat:
     """Return the heat that a card starts with when its first trusted reading arrives.
 
-    A restarted rebalancer knows from the move records which cards it was relieving.
+    A restarted rebalancer knows from the Moves which cards it was relieving.
     """
     off = [
         past_move
         for past_move in past
-        if past_move.move.source == card
+        if past_move.spec.source.card == card
         and (past_move.under_way or past_move.disturbed)
-        and past_move.move.beneficiary is None  # the card that a waiting pod gets was not hot
+        and past_move.spec.beneficiary is None  # the card that a waiting pod gets was not hot
     ]
     if any(past_move.under_way for past_move in off):
         return CardHeat(heat=Heat.RELIEVING, since=now)
-    ends = [past_move.ended_at or past_move.started_at for past_move in off]
+    ends = [past_move.ended_at or past_move.planned_at for past_move in off]
     if ends and now - max(ends) < timedelta(seconds=policy.settle_s):
         return CardHeat(heat=Heat.SETTLING, since=max(ends))
     return CardHeat(heat=Heat.COOL, since=now)
@@ -113,13 +114,13 @@ def first_heat(
 def advance_all(
     before: Mapping[CardUuid, CardHeat],
     usage: Mapping[CardUuid, CardUsage],
-    past: Sequence[PastMove],
+    past: Sequence[Move],
     *,
     policy: RebalancerPolicy,
     now: datetime,
 ) -> dict[CardUuid, CardHeat]:
     """Return every card's heat one cycle later; a card that was never measured has none."""
-    sources = {past_move.move.source for past_move in past if past_move.under_way}
+    sources = {past_move.spec.source.card for past_move in past if past_move.under_way}
     after = {}
     for uuid, card_usage in usage.items():
         heat = before.get(uuid)
@@ -175,10 +176,10 @@ def _with_under_way(
 
 
 def _with_planned(
-    state: DisruptionState, move: Move, *, policy: RebalancerPolicy, now: datetime
+    state: DisruptionState, move: MoveSpec, *, policy: RebalancerPolicy, now: datetime
 ) -> DisruptionState:
     """Return the state with a planned move counted: its budget and what it keeps on cards."""
-    planned = PastMove(move=move, started_at=now, under_way=True)
+    planned = new_move(move, now=now)
     return replace(
         state,
         snapshot=with_claims(state.snapshot, _claims([planned]), now=now),
@@ -187,10 +188,10 @@ def _with_planned(
     )
 
 
-def _claims(past: Iterable[PastMove]) -> Iterator[MoveClaims]:
-    """Yield what moves keep on cards; two that have no name yet are of different pods."""
+def _claims(past: Iterable[Move]) -> Iterator[MoveClaims]:
+    """Yield what moves keep on cards."""
     for past_move in past:
-        claims = past_move.claimed
+        claims = claims_of(past_move)
         if claims.reservation is not None or claims.hold is not None:
             yield claims
 
@@ -206,10 +207,10 @@ def cards_to_cordon(
     every new pod; sources of moves come first.
     """
     sources = {
-        past_move.move.source
+        past_move.spec.source.card
         for past_move in state.past
         # What is freed for a waiting pod is kept for it by the Move; a cordon would keep it off.
-        if past_move.under_way and past_move.move.beneficiary is None
+        if past_move.under_way and past_move.spec.beneficiary is None
     }
     wanted = [
         uuid
@@ -264,11 +265,11 @@ def _relieved(
     }
     lately = now - timedelta(seconds=policy.return_cooldown_s)
     sources = {
-        past_move.move.source
+        past_move.spec.source.card
         for past_move in state.past
         if past_move.disturbed
         and not past_move.only_shown
-        and past_move.move.beneficiary is None  # the card that a waiting pod gets was not hot
+        and past_move.spec.beneficiary is None  # the card that a waiting pod gets was not hot
         and past_move.ended_at is not None
         and past_move.ended_at > lately
     }

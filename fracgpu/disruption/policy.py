@@ -116,5 +116,5 @@ class RebalancerPolicy:
 
     @property
     def digest(self) -> str:
-        """A short hash, by which a record of a move names its policy."""
+        """A short hash, by which a Move names its policy."""
         return hashlib.sha256(repr(self).encode()).hexdigest()[:12]

@@ -235,13 +235,13 @@ class PlacementSimulation:
         """Yield the replacements that are on their way, each on the node of its target."""
         state = self.state
         for past_move in state.under_way():
-            move = past_move.move
-            if past_move.landed is not None or move.target_node not in self._cluster.rows:
+            move = past_move.spec
+            if past_move.landed is not None or move.target.node not in self._cluster.rows:
                 continue
-            pod = state.pods.get(move.pod_uid) or next(iter(state.pods_of(move.owner_uid)), None)
+            pod = state.pods.get(move.pod.uid) or next(iter(state.pods_of(move.owner.uid)), None)
             if pod is not None:
-                uid = f"replacement of {move.pod_uid}"
-                yield Change(replace(pod.scheduled, uid=uid, node=move.target_node), 1)
+                uid = f"replacement of {move.pod.uid}"
+                yield Change(replace(pod.scheduled, uid=uid, node=move.target.node), 1)
 
     def _on_rows(self, allowed: Flags) -> Flags:
         """Return flags of the scheduling cluster's nodes by row of the matrix."""

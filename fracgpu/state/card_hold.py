@@ -7,7 +7,7 @@ from typing import Final
 
 from fracgpu.cards.card import CardUuid
 from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources
-from fracgpu.state.move_object import RESERVING, MoveObject, MovePhase
+from fracgpu.state.move_object import RESERVING, Move, MovePhase
 
 # The pod on the source stays, so there will be no room.
 _NO_ROOM: Final = (MovePhase.RECOMMENDED, MovePhase.ROLLING_BACK, MovePhase.ABORTED)
@@ -36,7 +36,7 @@ class CardHold:
     host: HostResources = NO_HOST_RESOURCES
 
 
-def hold_of(move: MoveObject) -> CardHold | None:
+def hold_of(move: Move) -> CardHold | None:
     """Return what a Move keeps for its beneficiary; None without one, or if no room comes of it.
 
     While the target is reserved the move is under way, and the hold lasts at least as long, unless
@@ -53,7 +53,7 @@ def hold_of(move: MoveObject) -> CardHold | None:
         move=move.name,
         pod_uid=beneficiary.uid,
         node=move.spec.source.node,
-        cards=frozenset(CardUuid(card) for card in beneficiary.cards),
+        cards=frozenset(beneficiary.cards),
         until=until,
         host=HostResources(cpu_milli=beneficiary.cpu_milli, memory_mib=beneficiary.memory_mib),
     )

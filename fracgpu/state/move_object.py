@@ -1,17 +1,19 @@
 """The custom resource ``Move``: one move of one pod, from plan to verification, as JSON.
 
-The rebalancer writes Moves; the extender reads the reservation in them. Its schema for the API
-server is deploy/crds/moves.yaml.
+The rebalancer decides on a spec and writes its Moves; budgets count them, and the extender reads
+the reservation in them. Its schema for the API server is deploy/crds/moves.yaml.
 """
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import Enum
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
 from fracgpu import names
+from fracgpu.cards.card import CardUuid
 from fracgpu.errors import decode_wire
+from fracgpu.units import Mib
 
 KIND: Final = "Move"
 
@@ -54,7 +56,91 @@ RESERVING: Final = frozenset(
     }
 )
 
+ENDED: Final = frozenset({MovePhase.RECOMMENDED, MovePhase.DONE, MovePhase.ABORTED})
+# The replacement is not Ready yet, or the pod does not belong to its owner again yet.
+UNDER_WAY: Final = frozenset(MovePhase) - ENDED - {MovePhase.VERIFYING}
+# From these phases on the pod's users could notice something.
+DISTURBING: Final = frozenset({MovePhase.SURGING, MovePhase.EVICTING})
 
+NEXT: Final[dict[MovePhase, frozenset[MovePhase]]] = {
+    MovePhase.RECOMMENDED: frozenset(),
+    MovePhase.PLANNED: frozenset({MovePhase.RESERVED, MovePhase.DONE, MovePhase.ABORTED}),
+    MovePhase.RESERVED: frozenset({MovePhase.NOTICED, MovePhase.ABORTED}),
+    MovePhase.NOTICED: frozenset({MovePhase.SURGING, MovePhase.EVICTING, MovePhase.ABORTED}),
+    MovePhase.SURGING: frozenset(
+        {
+            MovePhase.REPLACEMENT_READY,
+            MovePhase.EVICTED,  # the pod ended by itself
+            MovePhase.ROLLING_BACK,
+            MovePhase.ABORTED,
+        }
+    ),
+    MovePhase.REPLACEMENT_READY: frozenset(
+        {
+            MovePhase.EVICTING,
+            MovePhase.SURGING,  # the replacement is not Ready any more
+            MovePhase.EVICTED,
+            MovePhase.ROLLING_BACK,
+        }
+    ),
+    MovePhase.EVICTING: frozenset(
+        {MovePhase.EVICTED, MovePhase.SURGING, MovePhase.ROLLING_BACK, MovePhase.ABORTED}
+    ),
+    MovePhase.EVICTED: frozenset({MovePhase.VERIFYING, MovePhase.ABORTED}),
+    MovePhase.VERIFYING: frozenset({MovePhase.DONE}),
+    MovePhase.ROLLING_BACK: frozenset({MovePhase.ABORTED}),
+    MovePhase.DONE: frozenset(),
+    MovePhase.ABORTED: frozenset(),
+}
+
+
+class Ending(Enum):
+    """How a move ended; also a metric label, and the result of a Move."""
+
+    RELIEVED = "relieved"
+    USELESS = "useless"  # carried out, and the source is as busy as before or the target is hot
+    UNVERIFIED = "unverified"  # carried out, and what the cards show afterwards tells nothing
+    DRY_RUN = "dry_run"
+    # Before anybody was disturbed, or after it.
+    PAUSED = "paused"  # the mode was changed
+    REFUSED = "refused"  # the API server does not allow it
+    POD_GONE = "pod_gone"  # the pod ended by itself, or its name belongs to another pod now
+    OWNER_GONE = "owner_gone"  # the controller was deleted
+    ROLLOUT = "rollout"  # the owner is being rolled out
+    TARGET_LOST = "target_lost"  # no pod can start on the target's node any more
+    BLOCKED = "blocked"  # a disruption budget did not allow it in time
+    # Only before.
+    OUTDATED = "outdated"  # checked again, the move was not right any more
+    EXPIRED = "expired"  # the first step did not come, or had no effect, in time
+    # Only after. A surge is rolled back, so that the pod stays.
+    NOT_CREATED = "not_created"  # the replacement could not be created: a quota, for example
+    NOT_READY = "not_ready"  # the replacement did not become Ready
+    LAPSED = "lapsed"  # the reservation lapsed before the replacement was bound
+    MISPLACED = "misplaced"  # the replacement got a card that is not known to be cool
+    SCALED_DOWN = "scaled_down"  # the owner needs no replacement any more
+    INTERFERED = "interfered"  # somebody else changed the pod's label meanwhile
+    LOST = "lost"  # the owner misses a pod since the eviction
+
+
+# Carried out to the end.
+CARRIED_OUT: Final = frozenset({Ending.RELIEVED, Ending.USELESS, Ending.UNVERIFIED})
+# Once a pod was disturbed these are failures; a rollout or a scale-down meanwhile is none.
+FAILURES: Final = frozenset(
+    {
+        Ending.REFUSED,
+        Ending.TARGET_LOST,
+        Ending.BLOCKED,
+        Ending.NOT_CREATED,
+        Ending.NOT_READY,
+        Ending.LAPSED,
+        Ending.MISPLACED,
+        Ending.INTERFERED,
+        Ending.LOST,
+    }
+)
+
+_MOST_TRANSITIONS: Final = 32  # maxItems in the schema
+_LONGEST_MESSAGE: Final = 1024  # maxLength in the schema
 _EARLIEST, _LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)
 _Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 
@@ -83,6 +169,11 @@ class PodReference(_Shape, frozen=True, kw_only=True):
     name: str
     uid: str
 
+    @property
+    def key(self) -> str:
+        """``namespace/name``, for people."""
+        return f"{self.namespace}/{self.name}"
+
 
 class OwnerReference(_Shape, frozen=True, kw_only=True):
     """The controller of the pod, in the pod's namespace."""
@@ -101,7 +192,7 @@ class CardReference(_Shape, frozen=True, kw_only=True):
     """
 
     node: str
-    card: str
+    card: CardUuid
     index: int
     display: str
 
@@ -116,10 +207,10 @@ class RequestedShare(_Shape, frozen=True, kw_only=True):
         limit_mib: how much the replacement may use of the target; 0 for no more than *mib*.
     """
 
-    mib: int
+    mib: Mib
     cores: int = 0
     slots: int = 1
-    limit_mib: int = 0
+    limit_mib: Mib = Mib(0)
 
 
 class Beneficiary(_Shape, frozen=True, kw_only=True):
@@ -136,10 +227,15 @@ class Beneficiary(_Shape, frozen=True, kw_only=True):
     namespace: str
     name: str
     uid: str
-    cards: tuple[str, ...]
+    cards: tuple[CardUuid, ...]
     held_until: datetime
     cpu_milli: int = 0
     memory_mib: int = 0
+
+    @property
+    def key(self) -> str:
+        """``namespace/name``, for people."""
+        return f"{self.namespace}/{self.name}"
 
 
 class MoveReason(_Shape, frozen=True, kw_only=True):
@@ -158,7 +254,9 @@ class MoveReason(_Shape, frozen=True, kw_only=True):
 
 
 class MoveSpec(_Shape, frozen=True, kw_only=True):
-    """The decision; it never changes.
+    """The decision to move one pod off one card, with a card where a replacement fits.
+
+    It never changes.
 
     Attributes:
         method: the name of the method that planned the move.
@@ -197,7 +295,7 @@ class Replacement(_Shape, frozen=True, kw_only=True):
     name: str
     uid: str
     node: str = ""
-    card: str = ""
+    card: CardUuid = CardUuid("")
 
 
 class Transition(_Shape, frozen=True, kw_only=True):
@@ -245,7 +343,7 @@ class MoveMeta(_Shape, frozen=True, kw_only=True):
     annotations: dict[str, str] | None = None
 
 
-class MoveObject(_Shape, frozen=True, kw_only=True):
+class Move(_Shape, frozen=True, kw_only=True):
     """One Move. A new one has the status of its defaults: planned."""
 
     metadata: MoveMeta
@@ -266,14 +364,163 @@ class MoveObject(_Shape, frozen=True, kw_only=True):
         """When the reservation lapses."""
         return self.status.reserved_until or self.spec.reserved_until
 
+    @property
+    def phase(self) -> MovePhase:
+        return self.status.phase
 
-_decoder: Final = msgspec.json.Decoder(MoveObject)
+    @property
+    def planned_at(self) -> datetime:
+        """When the move was planned, by the clock of the rebalancer."""
+        first = next(iter(self.status.transitions), None)
+        return first.at if first else self.metadata.creation_timestamp or self.spec.reserved_until
+
+    @property
+    def phase_since(self) -> datetime:
+        return self.status.phase_since or self.planned_at
+
+    @property
+    def under_way(self) -> bool:
+        """Whether the replacement is not Ready yet, or the pod not with its owner again."""
+        return self.phase in UNDER_WAY
+
+    @property
+    def ended_at(self) -> datetime | None:
+        """When it ended, successfully or not; None until then."""
+        return self.phase_since if self.phase in ENDED else None
+
+    @property
+    def replacement(self) -> str:
+        """``namespace/name`` of the replacement; empty until it is known."""
+        found = self.status.replacement
+        return f"{self.spec.pod.namespace}/{found.name}" if found else ""
+
+    @property
+    def replacement_uid(self) -> str:
+        """The pod that took its place; empty until it is known."""
+        return self.status.replacement.uid if self.status.replacement else ""
+
+    @property
+    def landed(self) -> CardUuid | None:
+        """The card that the replacement got, if it is known."""
+        found = self.status.replacement
+        return found.card if found and found.card else None
+
+    @property
+    def ending(self) -> Ending | None:
+        """How the move ended, or will have ended once it is rolled back.
+
+        A word that this version does not know counts as a failure, as unknown is never good.
+        """
+        if not self.status.result:
+            return None
+        try:
+            return Ending(self.status.result)
+        except ValueError:
+            return Ending.INTERFERED
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether a step was announced that the pod's users could notice.
+
+        A surge without a replacement that neither failed nor goes on has left all as it was.
+        """
+        passed = {each.phase for each in self.status.transitions} & DISTURBING
+        undone = self.phase in ENDED and self.ending not in FAILURES
+        if passed == {MovePhase.SURGING} and undone:
+            return self.status.replacement is not None
+        return bool(passed)
+
+    @property
+    def disturbed_at(self) -> datetime | None:
+        """When the first such step was announced."""
+        return next((each.at for each in self.status.transitions if each.phase in DISTURBING), None)
+
+    @property
+    def only_shown(self) -> bool:
+        """Whether it was a dry run or a recommendation: nothing happened."""
+        return self.phase is MovePhase.RECOMMENDED or self.ending is Ending.DRY_RUN
+
+    @property
+    def useless(self) -> bool:
+        """Whether it was carried out, and the source stayed as busy as before."""
+        return self.ending is Ending.USELESS
+
+    @property
+    def failed(self) -> bool:
+        """Whether it disturbed a pod for nothing, and neither the owner nor people wanted that."""
+        return self.phase in ENDED and self.disturbed and self.ending in FAILURES
+
+    @property
+    def lost(self) -> bool:
+        """Whether its owner misses a pod."""
+        return self.disturbed and self.ending is Ending.LOST
+
+    def first_in(self, phase: MovePhase) -> datetime | None:
+        """Return when a phase was entered for the first time."""
+        return next((each.at for each in self.status.transitions if each.phase is phase), None)
+
+    def age(self, *, now: datetime) -> timedelta:
+        """Return how long the phase has lasted."""
+        return now - self.phase_since
+
+    def with_status(self, **changes: Any) -> "Move":
+        """Return the move with parts of its status changed."""
+        if "message" in changes:
+            changes["message"] = changes["message"][:_LONGEST_MESSAGE]
+        status = msgspec.structs.replace(self.status, **changes)
+        return msgspec.structs.replace(self, status=status)
+
+    def to(self, phase: MovePhase, *, now: datetime, message: str = "", **changes: Any) -> "Move":
+        """Return the move in the next phase; a transition not in the table is a bug."""
+        assert phase in NEXT[self.phase], f"{self.phase.value} -> {phase.value}"
+        passed = Transition(phase=phase, at=now, message=message[:_LONGEST_MESSAGE])
+        return self.with_status(
+            **{"attempts": 0, "retry_at": None, "message": message, **changes},
+            phase=phase,
+            phase_since=now,
+            transitions=_shortened((*self.status.transitions, passed)),
+        )
+
+    def ended(self, ending: Ending, *, now: datetime, detail: str = "") -> "Move":
+        """Return the move with its final phase, by *ending*."""
+        carried_out = self.phase is MovePhase.VERIFYING or ending is Ending.DRY_RUN
+        last = MovePhase.DONE if carried_out else MovePhase.ABORTED
+        return self.to(last, now=now, message=detail, result=ending.value)
 
 
-def decode_move(body: bytes) -> MoveObject:
+def new_move(spec: MoveSpec, *, now: datetime, phase: MovePhase = MovePhase.PLANNED) -> Move:
+    """Return the Move of a decision: planned, or only recommended."""
+    name = f"{now:%Y%m%d-%H%M%S}-{spec.pod.uid[:8].lower()}"
+    first = Transition(phase=phase, at=now)
+    status = MoveStatus(phase=phase, phase_since=now, transitions=(first,))
+    return Move(metadata=MoveMeta(name=name), spec=spec, status=status)
+
+
+_decoder: Final = msgspec.json.Decoder(Move)
+
+
+def decode_move(body: bytes) -> Move:
     """Decode a Move from the API server.
 
     Raises:
         WireError: *body* is no Move of this version.
     """
     return decode_wire(_decoder.decode, body, what=KIND)
+
+
+def object_of(move: Move) -> dict[str, Any]:
+    """Return a Move as the JSON object that the API server stores."""
+    found: dict[str, Any] = msgspec.to_builtins(move)
+    found["status"]["phase"] = move.phase.value  # shown even where it is the default
+    return found
+
+
+def _shortened(transitions: tuple[Transition, ...]) -> tuple[Transition, ...]:
+    """Return the first transitions and the last, as many as an object may have.
+
+    A replacement that becomes Ready and unready again and again passes the same phases each time.
+    """
+    if len(transitions) <= _MOST_TRANSITIONS:
+        return transitions
+    half = _MOST_TRANSITIONS // 2
+    return (*transitions[:half], *transitions[-half:])

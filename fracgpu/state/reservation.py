@@ -10,7 +10,7 @@ from fracgpu.cards.card import FULL_CORES, CardUuid
 from fracgpu.errors import WireError, decode_wire
 from fracgpu.state.allocation import WHOLE_CARD, CardAllocation
 from fracgpu.state.card_hold import CardHold, hold_of
-from fracgpu.state.move_object import KIND, RESERVING, MoveObject, MovePhase, decode_move
+from fracgpu.state.move_object import KIND, RESERVING, Move, MovePhase, decode_move
 from fracgpu.units import MAX_MIB, Mib
 
 _MAX_SLOTS: Final = 1024  # containers of one pod; far more than a card can have slots
@@ -69,7 +69,7 @@ class MoveClaims:
     problem: str = ""
 
 
-def reservation_of(move: MoveObject) -> Reservation | None:
+def reservation_of(move: Move) -> Reservation | None:
     """Return what a Move reserves; None if its phase reserves nothing (any more).
 
     An amount that no card has counts as the whole card.
@@ -81,13 +81,13 @@ def reservation_of(move: MoveObject) -> Reservation | None:
         move=move.name,
         owner_uid=spec.owner.uid,
         pod_uid=spec.pod.uid,
-        pod=f"{spec.pod.namespace}/{spec.pod.name}",
+        pod=spec.pod.key,
         node=spec.target.node,
-        card=CardUuid(spec.target.card),
+        card=spec.target.card,
         allocation=WHOLE_CARD
         if _amount_problem(move)
         else CardAllocation(
-            mib=Mib(spec.request.mib),
+            mib=spec.request.mib,
             cores=spec.request.cores,
             slots=spec.request.slots,
             borrow_mib=Mib(max(spec.request.limit_mib - spec.request.mib, 0)),
@@ -96,7 +96,7 @@ def reservation_of(move: MoveObject) -> Reservation | None:
     )
 
 
-def source_denial_of(move: MoveObject) -> SourceDenial | None:
+def source_denial_of(move: Move) -> SourceDenial | None:
     """Return which card a Move keeps its owner off; None if it was only recommended or aborted."""
     if move.status.phase in (MovePhase.RECOMMENDED, MovePhase.ABORTED):
         return None
@@ -105,12 +105,12 @@ def source_denial_of(move: MoveObject) -> SourceDenial | None:
         move=move.name,
         owner_uid=spec.owner.uid,
         node=spec.source.node,
-        card=CardUuid(spec.source.card),
+        card=spec.source.card,
         until=spec.source_denied_until,
     )
 
 
-def claims_of(move: MoveObject) -> MoveClaims:
+def claims_of(move: Move) -> MoveClaims:
     """Return what a Move keeps."""
     return MoveClaims(
         move=move.name,
@@ -178,7 +178,7 @@ def _time(text: str) -> datetime:
     return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
 
 
-def _amount_problem(move: MoveObject) -> str:
+def _amount_problem(move: Move) -> str:
     request = move.spec.request
     for field, value, most in (
         ("mib", request.mib, MAX_MIB),

@@ -1,6 +1,6 @@
 """Carries out a move from plan to verification, so that a crash at any point loses nothing.
 
-`record` has its phases, `store` keeps the records as Moves in the API server, `observer` reads what
-the next step depends on, `steps` decides that step, `executor` advances each record, and only
-`side_effects` changes the pod that is moved. Start with `executor.py`.
+`store` keeps the Moves in the API server, `observer` reads what the next step depends on, `steps`
+decides that step, `executor` advances each Move, and only `side_effects` changes the pod
+that is moved. Start with `executor.py`.
 """

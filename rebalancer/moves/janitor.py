@@ -9,18 +9,18 @@ import structlog
 
 from fracgpu import names
 from fracgpu.disruption.candidates import original_value
-from fracgpu.disruption.move import UNDER_WAY
 from fracgpu.errors import WireError
 from fracgpu.state.card_hold import hold_of
 from fracgpu.state.cluster_state import PlacedPod
+from fracgpu.state.move_object import UNDER_WAY, Move
 from fracgpu.state.pod_info import decode_pod_info
 from kube.client import KubeClient, PatchType
 from kube.errors import KubeError, NotFound
 from kube.kinds import PODS
 from rebalancer.moves.observer import Owners, orphans_of, victim_of
-from rebalancer.moves.record import MoveRecord, MoveStore, outlived
 from rebalancer.moves.side_effects import restoring
 from rebalancer.moves.steps import OwnerFacts
+from rebalancer.moves.store import MoveStore, outlived
 
 log = structlog.get_logger()
 
@@ -49,10 +49,10 @@ class Janitor:
         if self._swept_at is not None and now - self._swept_at < _EVERY:
             return
         self._swept_at = now
-        for record in outlived(self._store.records, now=now):
-            await self._store.forget(record)
+        for move in outlived(self._store.moves, now=now):
+            await self._store.forget(move)
         pods = list(pods)
-        for pod in leftovers(pods, self._store.records):
+        for pod in leftovers(pods, self._store.moves):
             try:
                 await self._put_right(pod, pods)
             except KubeError as error:
@@ -60,13 +60,13 @@ class Janitor:
 
     async def end_holds(self, pods: Mapping[str, PlacedPod], *, now: datetime) -> None:
         """End what Moves keep for pods that are placed or gone; *pods* has the live ones by UID."""
-        for record in no_longer_needed(self._store.records, pods, now=now):
+        for move in no_longer_needed(self._store.moves, pods, now=now):
             try:
-                await self._store.put(record.with_status(held_until=now))
+                await self._store.put(move.with_status(held_until=now))
             except KubeError as error:
-                log.warning("hold_stays", move=record.id, error=str(error))
+                log.warning("hold_stays", move=move.name, error=str(error))
             else:
-                log.info("hold_ended", move=record.id, beneficiary=record.spec.plan)
+                log.info("hold_ended", move=move.name, beneficiary=move.spec.plan)
 
     async def _put_right(self, pod: PlacedPod, pods: Iterable[PlacedPod]) -> None:
         record = pod.info.record
@@ -116,23 +116,23 @@ class Janitor:
 
 
 def no_longer_needed(
-    records: Iterable[MoveRecord], pods: Mapping[str, PlacedPod], *, now: datetime
-) -> list[MoveRecord]:
+    moves: Iterable[Move], pods: Mapping[str, PlacedPod], *, now: datetime
+) -> list[Move]:
     """Return the moves that keep cards for a pod that does not wait any more."""
     found = []
-    for record in records:
-        hold = hold_of(record.object)
+    for move in moves:
+        hold = hold_of(move)
         if hold is None or hold.until <= now:
             continue
         waiting = pods.get(hold.pod_uid)
         if waiting is None or waiting.info.record.node:
-            found.append(record)
+            found.append(move)
     return found
 
 
-def leftovers(pods: Iterable[PlacedPod], records: Iterable[MoveRecord]) -> list[PlacedPod]:
+def leftovers(pods: Iterable[PlacedPod], moves: Iterable[Move]) -> list[PlacedPod]:
     """Return the pods that carry the marks of a move although none is under way for them."""
-    moved = {record.spec.pod.uid for record in records if record.phase in UNDER_WAY}
+    moved = {move.spec.pod.uid for move in moves if move.phase in UNDER_WAY}
     return [
         pod
         for pod in pods

@@ -17,7 +17,7 @@ from fracgpu.k8s.pod import Pod, decode_pod
 from fracgpu.k8s.workloads.workload import read_deployment, read_statefulset
 from fracgpu.state.allocation import cards_in
 from fracgpu.state.cluster_state import PlacedPod
-from fracgpu.state.move_object import MovePhase, OwnerReference
+from fracgpu.state.move_object import Move, MovePhase, OwnerReference
 from fracgpu.state.node_info import why_no_pod_starts
 from fracgpu.state.pod_info import PodInfo, decode_pod_info, pod_info_of
 from kube.client import KubeClient
@@ -34,7 +34,6 @@ from kube.kinds import (
     Kind,
 )
 from kube.objects import decode_object, encode
-from rebalancer.moves.record import OWNER_KINDS, MoveRecord
 from rebalancer.moves.steps import (
     DELETION_COST,
     LOWEST_COST,
@@ -54,6 +53,9 @@ _STUCK: Final = frozenset(
         *("CreateContainerConfigError", "CreateContainerError"),
     }
 )
+OWNER_KINDS: Final = {
+    kind.kind: kind for kind in (REPLICASETS, STATEFULSETS, JOBS, REPLICATION_CONTROLLERS)
+}
 _Read = TypeVar("_Read")
 
 _UNREAD: Final = MoveFacts(victim=VictimFacts(there=False), owner=OwnerFacts(there=False))
@@ -66,27 +68,27 @@ class Observer:
         self._client = client
         self._owners = Owners(client)
 
-    async def observe(self, record: MoveRecord, context: StepContext) -> MoveFacts:
+    async def observe(self, move: Move, context: StepContext) -> MoveFacts:
         """Return the facts on which the next step of a move depends.
 
         Raises:
             KubeError: the API server did not answer.
         """
-        if record.phase is MovePhase.VERIFYING:
+        if move.phase is MovePhase.VERIFYING:
             return _UNREAD  # only what is measured matters
-        spec = record.spec
+        spec = move.spec
         pod = await self._pod(spec.pod.namespace, spec.pod.name)
         victim = victim_of(pod, uid=spec.pod.uid)
         owner = await self._owners.read(spec.owner, namespace=spec.pod.namespace)
         owner = replace(owner, others=_others(spec.owner.uid, spec.pod.uid, context))
         if not owner.there:
-            value = record.status.released_hash or original_value(victim.hash_label)
+            value = move.status.released_hash or original_value(victim.hash_label)
             left = orphans_of(context.state.pods.values(), spec.pod.namespace, hash_value=value)
             owner = replace(owner, orphans=any(orphan.uid != spec.pod.uid for orphan in left))
         return MoveFacts(
             victim=victim,
             owner=owner,
-            replacement=await self._replacement(record, context),
+            replacement=await self._replacement(move, context),
             target_problem=await self._target_problem(spec.target.node),
         )
 
@@ -113,10 +115,8 @@ class Observer:
                 verb="get", path=name, status=200, reason="NotTheObjectPromised", message=str(error)
             ) from error
 
-    async def _replacement(
-        self, record: MoveRecord, context: StepContext
-    ) -> ReplacementFacts | None:
-        found = candidate(record, context.state.pods.values())
+    async def _replacement(self, move: Move, context: StepContext) -> ReplacementFacts | None:
+        found = candidate(move, context.state.pods.values())
         if found is None:
             return None
         pod = found.info.record
@@ -195,19 +195,19 @@ def orphans_of(pods: Iterable[PlacedPod], namespace: str, *, hash_value: str) ->
     ]
 
 
-def candidate(record: MoveRecord, pods: Iterable[PlacedPod]) -> PlacedPod | None:
+def candidate(move: Move, pods: Iterable[PlacedPod]) -> PlacedPod | None:
     """Return the pod that takes the place of the moved one, as far as the cache knows.
 
     The pod that consumed the reservation is the replacement. Until there is one, it may be any pod
     that the controller made since the Move exists: one that is not bound yet may still consume it.
     Both times are the API server's, and a cycle lies between the Move and the first disturbance.
     """
-    spec = record.spec
-    since = record.object.metadata.creation_timestamp
-    known = record.status.replacement.uid if record.status.replacement else ""
+    spec = move.spec
+    since = move.metadata.creation_timestamp
+    known = move.status.replacement.uid if move.status.replacement else ""
 
     def by_reservation(pod: PlacedPod) -> bool:
-        return pod.info.record.move == record.id
+        return pod.info.record.move == move.name
 
     def made_since(pod: PlacedPod) -> bool:
         created = pod.info.created_at

@@ -6,14 +6,12 @@ from typing import Any, Final
 from fracgpu import names
 from fracgpu.cards.annotations import write_time
 from fracgpu.disruption.candidates import original_value, released_value
-from fracgpu.disruption.move import Move
 from fracgpu.errors import WireError
-from fracgpu.state.move_object import MoveMode
+from fracgpu.state.move_object import Move, MoveMode, PodReference
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from kube.client import KubeClient, PatchType
 from kube.errors import Conflict, Invalid, KubeError, NotFound, TooManyRequests, Unavailable
 from kube.kinds import PODS
-from rebalancer.moves.record import MoveRecord
 from rebalancer.moves.steps import (
     DELETION_COST,
     LOWEST_COST,
@@ -32,9 +30,9 @@ _TWO_BUDGETS: Final = "more than one PodDisruptionBudget"
 _DONE: Final = EvictionResult(outcome=EvictionOutcome.ALLOWED)
 
 
-def _state_of(pod: PodInfo, move: Move) -> EvictionResult:
-    if pod.record.uid != move.pod_uid:
-        detail = f"{move.pod} has UID {pod.record.uid}; want {move.pod_uid}"
+def _state_of(pod: PodInfo, wanted: PodReference) -> EvictionResult:
+    if pod.record.uid != wanted.uid:
+        detail = f"{wanted.key} has UID {pod.record.uid}; want {wanted.uid}"
         return EvictionResult(outcome=EvictionOutcome.OTHER_POD, detail=detail)
     if pod.record.terminating or not pod.record.live:
         return EvictionResult(outcome=EvictionOutcome.GONE, detail="it is terminating or has ended")
@@ -75,27 +73,27 @@ class SideEffects:
         self._client = client
 
     async def perform(
-        self, action: Action, record: MoveRecord, facts: MoveFacts, context: StepContext
+        self, action: Action, move: Move, facts: MoveFacts, context: StepContext
     ) -> EvictionResult:
         """Perform an action once, and return what the API server answered."""
         victim = facts.victim
         match action:
             case Action.PREFLIGHT:
-                return await self._preflight(record, victim)
+                return await self._preflight(move, victim)
             case Action.NOTICE:
-                return await self._notice(record, context)
+                return await self._notice(move, context)
             case Action.RELEASE:
-                return await self._patch(record, _release(record, victim))
+                return await self._patch(move, _release(move, victim))
             case Action.EVICT:
-                return await self.evict(record.move)
+                return await self.evict(move.spec.pod)
             case Action.WITHDRAW:
-                return await self._patch(record, _withdraw(record, victim))
+                return await self._patch(move, _withdraw(move, victim))
             case Action.DEMOTE:
-                return await self._demote(record, facts)
+                return await self._demote(move, facts)
             case Action.RESTORE | Action.UNMARK:
-                return await self._patch(record, _restore(record, victim))
+                return await self._patch(move, _restore(move, victim))
 
-    async def evict(self, move: Move, *, dry_run: bool = False) -> EvictionResult:
+    async def evict(self, victim: PodReference, *, dry_run: bool = False) -> EvictionResult:
         """Evict one very pod with its own grace period; safe to call again after any outcome.
 
         UID and version as it was read are preconditions: a request that is delayed on its way,
@@ -106,7 +104,7 @@ class SideEffects:
         # Read the pod first: it shows whether an eviction whose answer was lost took place. Who
         # leads after us changes the pod after this read, because the guard is asked after it.
         try:
-            body = await self._client.get(PODS, move.name, namespace=move.namespace)
+            body = await self._client.get(PODS, victim.name, namespace=victim.namespace)
             pod = decode_pod_info(body)
         except NotFound:
             return EvictionResult(outcome=EvictionOutcome.GONE, detail="there is no such pod")
@@ -114,14 +112,14 @@ class SideEffects:
             return EvictionResult(outcome=EvictionOutcome.UNCLEAR, detail=str(error))
         except WireError as error:
             return EvictionResult(outcome=EvictionOutcome.REFUSED, detail=str(error))
-        found = _state_of(pod, move)
+        found = _state_of(pod, victim)
         if found.outcome is not EvictionOutcome.ALLOWED:
             return found
         try:
             await self._client.evict(
-                namespace=move.namespace,
-                name=move.name,
-                uid=move.pod_uid,
+                namespace=victim.namespace,
+                name=victim.name,
+                uid=victim.uid,
                 version="" if dry_run else pod.record.resource_version,
                 dry_run=dry_run,
             )
@@ -129,25 +127,25 @@ class SideEffects:
             return judge(error)
         return _DONE
 
-    async def _preflight(self, record: MoveRecord, victim: VictimFacts) -> EvictionResult:
-        if record.mode is MoveMode.SURGE:
-            released = await self._patch(record, _release(record, victim), dry_run=True)
+    async def _preflight(self, move: Move, victim: VictimFacts) -> EvictionResult:
+        if move.spec.mode is MoveMode.SURGE:
+            released = await self._patch(move, _release(move, victim), dry_run=True)
             if released.outcome is not EvictionOutcome.ALLOWED:
                 return released
-        return await self.evict(record.move, dry_run=True)
+        return await self.evict(move.spec.pod, dry_run=True)
 
-    async def _notice(self, record: MoveRecord, context: StepContext) -> EvictionResult:
-        at = record.phase_since + notice_of(record, context.policy)
-        pod = record.spec.pod
+    async def _notice(self, move: Move, context: StepContext) -> EvictionResult:
+        at = move.phase_since + notice_of(move, context.policy)
+        pod = move.spec.pod
         metadata = {"uid": pod.uid, "annotations": {names.NOTICE: write_time(at)}}
         return await self._merge(pod.namespace, pod.name, metadata)
 
-    async def _demote(self, record: MoveRecord, facts: MoveFacts) -> EvictionResult:
+    async def _demote(self, move: Move, facts: MoveFacts) -> EvictionResult:
         found = facts.replacement
         if found is None:
             return _DONE
         metadata = {"uid": found.uid, "annotations": {DELETION_COST: LOWEST_COST}}
-        return await self._merge(record.spec.pod.namespace, found.name, metadata)
+        return await self._merge(move.spec.pod.namespace, found.name, metadata)
 
     async def _merge(self, namespace: str, name: str, metadata: dict[str, Any]) -> EvictionResult:
         try:
@@ -157,9 +155,9 @@ class SideEffects:
         return _DONE
 
     async def _patch(
-        self, record: MoveRecord, operations: Sequence[dict[str, Any]], *, dry_run: bool = False
+        self, move: Move, operations: Sequence[dict[str, Any]], *, dry_run: bool = False
     ) -> EvictionResult:
-        pod = record.spec.pod
+        pod = move.spec.pod
         try:
             await self._client.patch(
                 PODS,
@@ -191,15 +189,15 @@ def _unchanged(uid: str, victim: VictimFacts) -> list[dict[str, Any]]:
     ]
 
 
-def _release(record: MoveRecord, victim: VictimFacts) -> list[dict[str, Any]]:
+def _release(move: Move, victim: VictimFacts) -> list[dict[str, Any]]:
     return [
-        *_unchanged(record.spec.pod.uid, victim),
+        *_unchanged(move.spec.pod.uid, victim),
         {"op": "replace", "path": _label(victim), "value": released_value(victim.hash_label)},
-        {"op": "add", "path": _annotation(names.MOVED_BY), "value": record.id},
+        {"op": "add", "path": _annotation(names.MOVED_BY), "value": move.name},
     ]
 
 
-def _withdraw(record: MoveRecord, victim: VictimFacts) -> list[dict[str, Any]]:
+def _withdraw(move: Move, victim: VictimFacts) -> list[dict[str, Any]]:
     """Return the patch that changes a pod in any case, whatever its notice says by now."""
     notice = _annotation(names.NOTICE)
     change = (
@@ -207,14 +205,14 @@ def _withdraw(record: MoveRecord, victim: VictimFacts) -> list[dict[str, Any]]:
         if victim.notice == names.NOTICE_WITHDRAWN
         else {"op": "add", "path": notice, "value": names.NOTICE_WITHDRAWN}
     )
-    return [*_unchanged(record.spec.pod.uid, victim), change]
+    return [*_unchanged(move.spec.pod.uid, victim), change]
 
 
-def _restore(record: MoveRecord, victim: VictimFacts) -> list[dict[str, Any]]:
-    original = record.status.released_hash or original_value(victim.hash_label)
+def _restore(move: Move, victim: VictimFacts) -> list[dict[str, Any]]:
+    original = move.status.released_hash or original_value(victim.hash_label)
     # A pod that has no controller yet keeps the mark: nothing else would find it any more.
     marks = [names.MOVED_BY] if victim.moved_by and not victim.released else []
-    return restoring(victim, uid=record.spec.pod.uid, original=original, marks=marks)
+    return restoring(victim, uid=move.spec.pod.uid, original=original, marks=marks)
 
 
 def restoring(

@@ -1,11 +1,11 @@
-"""What a move does next, phase by phase: pure functions of its record, the facts and the policy.
+"""What a move does next, phase by phase: pure functions of the Move, the facts and the policy.
 
 ======== =====================================================================
 step     what the executor does
 ======== =====================================================================
 Wait     nothing until the next cycle; the reason is shown to people
-Enter    writes the record, then asks for the next step
-Do       one side effect, which the record's phase has already announced
+Enter    writes the Move, then asks for the next step
+Do       one side effect, which the Move's phase has already announced
 ======== =====================================================================
 
 ================ =================================================== =========================
@@ -37,12 +37,10 @@ from fracgpu.cards.card import CardUuid, NodeCards
 from fracgpu.disruption.candidates import HASH_LABEL, RELEASED_SUFFIX
 from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.disruption.heat import Heat, blindness
-from fracgpu.disruption.move import Ending
 from fracgpu.disruption.planner import validate_move
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from fracgpu.disruption.verification import Verification, verify, verify_room
-from fracgpu.state.move_object import MoveMode, MovePhase
-from rebalancer.moves.record import MoveRecord, a_replacement
+from fracgpu.state.move_object import Ending, Move, MoveMode, MovePhase, Replacement
 
 
 class EvictionOutcome(Enum):
@@ -83,7 +81,7 @@ class Action(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepContext:
-    """What a step depends on besides the record and the facts.
+    """What a step depends on besides the Move and the facts.
 
     Attributes:
         state: the disruption state of this cycle, with *every* past move.
@@ -105,9 +103,9 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Enter:
-    """The record changes, as a rule to another phase."""
+    """The Move changes, as a rule to another phase."""
 
-    record: MoveRecord
+    move: Move
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,15 +123,15 @@ class Do:
 Step = Wait | Enter | Do
 
 
-def why_stopped(record: MoveRecord, policy: RebalancerPolicy) -> str:
+def why_stopped(move: Move, policy: RebalancerPolicy) -> str:
     """Return why a move that has begun is undone; empty while the mode lets it go on."""
-    approved = policy.mode is Mode.RECOMMEND and record.spec.approved
+    approved = policy.mode is Mode.RECOMMEND and move.spec.approved
     return "" if approved or policy.mode is Mode.ACTIVE else f"mode is {policy.mode.value}"
 
 
-def end(record: MoveRecord, ending: Ending, detail: str, *, now: datetime) -> Enter:
+def end(move: Move, ending: Ending, detail: str, *, now: datetime) -> Enter:
     """Return the step that ends a move."""
-    return Enter(record.ended(ending, now=now, detail=detail))
+    return Enter(move.ended(ending, now=now, detail=detail))
 
 
 # A ReplicaSet with too many pods deletes those with the lowest cost first.
@@ -263,101 +261,98 @@ _FOR_NOW: Final = (
 _Obstacle = tuple[Ending, str]
 
 
-def planned(record: MoveRecord, facts: MoveFacts, context: StepContext) -> Step:
+def planned(move: Move, facts: MoveFacts, context: StepContext) -> Step:
     """Return what a planned move does next."""
-    late = record.age(now=context.now) > timedelta(seconds=context.policy.plan_ttl_s)
-    return _check(record, facts, context, late=late) or Do(Action.PREFLIGHT)
+    late = move.age(now=context.now) > timedelta(seconds=context.policy.plan_ttl_s)
+    return _check(move, facts, context, late=late) or Do(Action.PREFLIGHT)
 
 
-def reserved(record: MoveRecord, _: MoveFacts, context: StepContext) -> Step:
+def reserved(move: Move, _: MoveFacts, context: StepContext) -> Step:
     """Return what a move does that was checked with its reservation in the ledger."""
-    return Enter(record.to(MovePhase.NOTICED, now=context.now))
+    return Enter(move.to(MovePhase.NOTICED, now=context.now))
 
 
-def noticed(record: MoveRecord, facts: MoveFacts, context: StepContext) -> Step:
+def noticed(move: Move, facts: MoveFacts, context: StepContext) -> Step:
     """Return what a move does whose pod has been given notice."""
     now, policy = context.now, context.policy
-    notice = notice_of(record, policy)
+    notice = notice_of(move, policy)
     if notice and facts.victim.there and not facts.victim.notice:
         return Do(Action.NOTICE)
-    asked = record.spec.grace_s > 0 and facts.victim.prepared
-    if record.age(now=now) < notice and not asked and not _why_not_begun(record, policy):
+    asked = move.spec.grace_s > 0 and facts.victim.prepared
+    if move.age(now=now) < notice and not asked and not _why_not_begun(move, policy):
         return Wait(f"the notice of {notice.total_seconds():g} s")
-    if now > record.phase_since:  # else all of it was checked in this very cycle
-        late = record.age(now=now) > notice + timedelta(seconds=policy.plan_ttl_s)
-        found = _check(record, facts, context, late=late)
+    if now > move.phase_since:  # else all of it was checked in this very cycle
+        late = move.age(now=now) > notice + timedelta(seconds=policy.plan_ttl_s)
+        found = _check(move, facts, context, late=late)
         if found is not None:
             return found
-    return Enter(_begun(record, facts, context))
+    return Enter(_begun(move, facts, context))
 
 
-def notice_of(record: MoveRecord, policy: RebalancerPolicy) -> timedelta:
+def notice_of(move: Move, policy: RebalancerPolicy) -> timedelta:
     """Return how long before it is disturbed the pod is told; it may be ready earlier."""
-    return timedelta(seconds=max(policy.notice_s, record.spec.grace_s))
+    return timedelta(seconds=max(policy.notice_s, move.spec.grace_s))
 
 
-def _replaced_within(record: MoveRecord, policy: RebalancerPolicy) -> timedelta:
+def _replaced_within(move: Move, policy: RebalancerPolicy) -> timedelta:
     """Return how long a replacement may take: twice as long as others of its owner at least."""
-    return timedelta(seconds=max(policy.replacement_ttl_s, 2 * record.spec.startup_s))
+    return timedelta(seconds=max(policy.replacement_ttl_s, 2 * move.spec.startup_s))
 
 
-def preflight_answered(record: MoveRecord, result: EvictionResult, context: StepContext) -> Step:
+def preflight_answered(move: Move, result: EvictionResult, context: StepContext) -> Step:
     """Return what follows from the dry run of the steps that disturb the pod."""
-    surge = record.mode is MoveMode.SURGE
+    surge = move.spec.mode is MoveMode.SURGE
     # A surge makes room in the budget: it counts the replacement beside the pod.
     allowed = result.outcome is EvictionOutcome.ALLOWED or (
         surge and result.outcome is EvictionOutcome.BLOCKED
     )
     if allowed:
-        return Enter(record.to(MovePhase.RESERVED, now=context.now))
+        return Enter(move.to(MovePhase.RESERVED, now=context.now))
     if result.outcome in _FOR_NOW:
         return Wait(result.detail)
     gone = result.outcome in (EvictionOutcome.GONE, EvictionOutcome.OTHER_POD)
     ending = Ending.POD_GONE if gone else Ending.REFUSED
-    return end(record, ending, result.detail, now=context.now)
+    return end(move, ending, result.detail, now=context.now)
 
 
-def without_move(state: DisruptionState, record: MoveRecord) -> DisruptionState:
+def without_move(state: DisruptionState, move: Move) -> DisruptionState:
     """Return the disruption state as if this move had never begun."""
-    past = [past_move for past_move in state.past if past_move.id != record.id]
-    return replace(state, past=past)
+    return replace(state, past=[other for other in state.past if other.name != move.name])
 
 
-def _check(
-    record: MoveRecord, facts: MoveFacts, context: StepContext, *, late: bool
-) -> Step | None:
+def _check(move: Move, facts: MoveFacts, context: StepContext, *, late: bool) -> Step | None:
     """Return why the pod may not be disturbed now, as a step; None if it may be."""
     now = context.now
-    stopped = _why_not_begun(record, context.policy)
+    stopped = _why_not_begun(move, context.policy)
     if stopped:
-        return end(record, Ending.PAUSED, stopped, now=now)
-    obstacle = _obstacle(record, facts)
+        return end(move, Ending.PAUSED, stopped, now=now)
+    obstacle = _obstacle(move, facts)
     if obstacle is not None:
-        return end(record, *obstacle, now=now)
-    waiting_for = _not_yet(record, facts, context)
+        return end(move, *obstacle, now=now)
+    waiting_for = _not_yet(move, facts, context)
     if late:
-        return end(record, Ending.EXPIRED, waiting_for or record.detail, now=now)
+        return end(move, Ending.EXPIRED, waiting_for or move.status.message, now=now)
     if waiting_for:
         return Wait(waiting_for)
-    outdated = _why_outdated(record, context)
-    return end(record, Ending.OUTDATED, outdated, now=now) if outdated else None
+    outdated = _why_outdated(move, context)
+    return end(move, Ending.OUTDATED, outdated, now=now) if outdated else None
 
 
-def _why_not_begun(record: MoveRecord, policy: RebalancerPolicy) -> str:
+def _why_not_begun(move: Move, policy: RebalancerPolicy) -> str:
     """Return why nobody may be disturbed anew; what has begun is finished while it is paused."""
-    return why_stopped(record, policy) or ("paused" if policy.paused else "")
+    return why_stopped(move, policy) or ("paused" if policy.paused else "")
 
 
-def _obstacle(record: MoveRecord, facts: MoveFacts) -> _Obstacle | None:
+def _obstacle(move: Move, facts: MoveFacts) -> _Obstacle | None:
     """Return what rules the move out for good, with the ending that it gives."""
     victim, owner = facts.victim, facts.owner
-    surge = record.mode is MoveMode.SURGE
+    surge = move.spec.mode is MoveMode.SURGE
     rules: tuple[tuple[bool, Ending, str], ...] = (
         (not victim.there, Ending.POD_GONE, victim.why_gone),
         (not victim.running, Ending.REFUSED, "it is not running"),
         (not owner.there, Ending.OWNER_GONE, "its controller is gone or being deleted"),
         (
-            victim.controller_uid != record.spec.owner.uid,
+            victim.controller_uid != move.spec.owner.uid,
             Ending.POD_GONE,
             "it does not belong to its controller any more",
         ),
@@ -372,16 +367,16 @@ def _obstacle(record: MoveRecord, facts: MoveFacts) -> _Obstacle | None:
     return next(((ending, why) for broken, ending, why in rules if broken), None)
 
 
-def _not_yet(record: MoveRecord, facts: MoveFacts, context: StepContext) -> str:
+def _not_yet(move: Move, facts: MoveFacts, context: StepContext) -> str:
     """Return what the move still waits for; empty when nothing."""
-    move = record.move
-    node = context.nodes.get(move.source_node)
+    spec = move.spec
+    node = context.nodes.get(spec.source.node)
     # Cards that are freed for a waiting pod are kept by the Move; a cordon would keep that pod off.
     # In the mode recommend there are no cordons, and a card that people drain has its own.
     if (
-        move.beneficiary is None
-        and not record.spec.approved
-        and (node is None or move.source not in node.cordoned(now=context.now))
+        spec.beneficiary is None
+        and not move.spec.approved
+        and (node is None or spec.source.card not in node.cordoned(now=context.now))
     ):
         return "the cordon of its card"
     state = context.state
@@ -391,33 +386,31 @@ def _not_yet(record: MoveRecord, facts: MoveFacts, context: StepContext) -> str:
     return "" if facts.owner.satisfied else "another pod of its owner is not ready"
 
 
-def _why_outdated(record: MoveRecord, context: StepContext) -> str:
-    state = without_move(context.state, record)
+def _why_outdated(move: Move, context: StepContext) -> str:
+    state = without_move(context.state, move)
     policy = context.policy
-    if record.spec.approved:  # what was only recommended besides does not speak against it
+    if move.spec.approved:  # what was only recommended besides does not speak against it
         policy = replace(policy, mode=Mode.ACTIVE)
-    heat = state.heat.get(record.move.target)
-    if heat is None or heat.heat is not Heat.COOL or state.reading(record.move.target) is None:
-        return f"card {record.spec.target.display} is not known to be cool any more"
-    held = validate_move(state, record.move, policy=policy, now=context.now)
+    heat = state.heat.get(move.spec.target.card)
+    if heat is None or heat.heat is not Heat.COOL or state.reading(move.spec.target.card) is None:
+        return f"card {move.spec.target.display} is not known to be cool any more"
+    held = validate_move(state, move.spec, policy=policy, now=context.now)
     return f"{held.subject}: {held.reason.value} {held.detail}".strip() if held else ""
 
 
-def _begun(record: MoveRecord, facts: MoveFacts, context: StepContext) -> MoveRecord:
-    """Return the record of the first phase that disturbs the pod; the reservation starts anew."""
+def _begun(move: Move, facts: MoveFacts, context: StepContext) -> Move:
+    """Return the Move in the first phase that disturbs the pod; the reservation starts anew."""
     now, policy = context.now, context.policy
-    if record.mode is MoveMode.SURGE:
+    if move.spec.mode is MoveMode.SURGE:
         until = now + timedelta(seconds=policy.replacement_ttl_s)
-        return record.to(
+        return move.to(
             MovePhase.SURGING,
             now=now,
             released_hash=facts.victim.hash_label,
-            reserved_until=max(until, record.object.reserved_until),
+            reserved_until=max(until, move.reserved_until),
         )
     until = now + timedelta(seconds=policy.evict_ttl_s + policy.replacement_ttl_s)
-    return record.to(
-        MovePhase.EVICTING, now=now, reserved_until=max(until, record.object.reserved_until)
-    )
+    return move.to(MovePhase.EVICTING, now=now, reserved_until=max(until, move.reserved_until))
 
 
 # Longer than watch events take; only then is a replacement that is not seen known not to exist.
@@ -426,62 +419,62 @@ _OBSERVED_WITHIN: Final = timedelta(seconds=60)
 _RollBack = tuple[Ending, str]
 
 
-def surging(record: MoveRecord, facts: MoveFacts, context: StepContext) -> Step:
+def surging(move: Move, facts: MoveFacts, context: StepContext) -> Step:
     """Return what a move does whose pod is, or is about to be, released from its ReplicaSet."""
     if not facts.victim.there:
-        return _ended_by_itself(record, facts, context)
-    reason = why_roll_back(record, facts, context) or _why_unready(record, facts, context)
+        return _ended_by_itself(move, facts, context)
+    reason = why_roll_back(move, facts, context) or _why_unready(move, facts, context)
     if reason is not None:
-        return roll_back(record, facts, context, *reason)
+        return roll_back(move, facts, context, *reason)
     if not facts.victim.released:
         return Do(Action.RELEASE)
     found = facts.replacement
     if found is None:
         return Wait("the replacement is not created yet")
-    known = noted(record, found)
-    if known != record:
+    known = noted(move, found)
+    if known != move:
         return Enter(known)
     if not (found.node and found.ready):
         return Wait("the replacement is not Ready yet" if found.node else "it is not bound yet")
-    return Enter(record.to(MovePhase.REPLACEMENT_READY, now=context.now))
+    return Enter(move.to(MovePhase.REPLACEMENT_READY, now=context.now))
 
 
-def replacement_ready(record: MoveRecord, facts: MoveFacts, context: StepContext) -> Step:
+def replacement_ready(move: Move, facts: MoveFacts, context: StepContext) -> Step:
     """Return what a move does whose replacement is Ready, but not for long enough yet."""
-    step = still_replaced(record, facts, context)
+    step = still_replaced(move, facts, context)
     if step is not None:
         return step
-    if record.age(now=context.now) < timedelta(seconds=context.policy.ready_s):
+    if move.age(now=context.now) < timedelta(seconds=context.policy.ready_s):
         return Wait(f"the replacement has to be Ready for {context.policy.ready_s:g} s")
-    return Enter(record.to(MovePhase.EVICTING, now=context.now))
+    return Enter(move.to(MovePhase.EVICTING, now=context.now))
 
 
-def still_replaced(record: MoveRecord, facts: MoveFacts, context: StepContext) -> Enter | None:
+def still_replaced(move: Move, facts: MoveFacts, context: StepContext) -> Enter | None:
     """Return what to do instead of evicting the pod; None if its replacement is Ready now."""
     if not facts.victim.there:
-        return _ended_by_itself(record, facts, context)
-    reason = why_roll_back(record, facts, context)
+        return _ended_by_itself(move, facts, context)
+    reason = why_roll_back(move, facts, context)
     if reason is not None:
-        return roll_back(record, facts, context, *reason)
+        return roll_back(move, facts, context, *reason)
     if not facts.victim.released:
         # Somebody gave it its label back: its ReplicaSet counts it again.
         reason = (Ending.INTERFERED, "the label of the released pod was changed by somebody else")
-        return roll_back(record, facts, context, *reason)
+        return roll_back(move, facts, context, *reason)
     found = facts.replacement
-    if found is None or not found.ready or noted(record, found) != record:
+    if found is None or not found.ready or noted(move, found) != move:
         message = "the replacement is not Ready any more"
-        return Enter(record.to(MovePhase.SURGING, now=context.now, message=message))
+        return Enter(move.to(MovePhase.SURGING, now=context.now, message=message))
     return None
 
 
-def why_roll_back(record: MoveRecord, facts: MoveFacts, context: StepContext) -> _RollBack | None:
+def why_roll_back(move: Move, facts: MoveFacts, context: StepContext) -> _RollBack | None:
     """Return why a surge has to be undone, with the ending that it gives; None to go on."""
     owner, found = facts.owner, facts.replacement
-    stopped = why_stopped(record, context.policy)
+    stopped = why_stopped(move, context.policy)
     bound = found is not None and bool(found.node)
-    lapsed = context.now >= record.object.reserved_until
-    unheard = found is None and facts.victim.controller_uid == record.spec.owner.uid
-    misplaced = found is not None and bound and not _accepted(record, found, context)
+    lapsed = context.now >= move.reserved_until
+    unheard = found is None and facts.victim.controller_uid == move.spec.owner.uid
+    misplaced = found is not None and bound and not _accepted(move, found, context)
     rules: tuple[tuple[bool, Ending, str], ...] = (
         (bool(stopped), Ending.PAUSED, stopped),
         (not owner.there, Ending.OWNER_GONE, "its controller is gone or being deleted"),
@@ -497,66 +490,68 @@ def why_roll_back(record: MoveRecord, facts: MoveFacts, context: StepContext) ->
 
 
 def roll_back(
-    record: MoveRecord, facts: MoveFacts, context: StepContext, ending: Ending, why: str
+    move: Move, facts: MoveFacts, context: StepContext, ending: Ending, why: str
 ) -> Enter:
     """Return the step that undoes a surge; if the pod was not released yet, nothing has to be."""
     untouched = (
-        record.phase is MovePhase.SURGING
+        move.phase is MovePhase.SURGING
         and not facts.victim.released
-        and facts.victim.controller_uid == record.spec.owner.uid
+        and facts.victim.controller_uid == move.spec.owner.uid
     )
     if untouched:
-        return end(record, ending, why, now=context.now)
-    undoing = record.to(MovePhase.ROLLING_BACK, now=context.now, message=why, result=ending.value)
+        return end(move, ending, why, now=context.now)
+    undoing = move.to(MovePhase.ROLLING_BACK, now=context.now, message=why, result=ending.value)
     return Enter(undoing)
 
 
-def rolling_back(record: MoveRecord, facts: MoveFacts, context: StepContext) -> Step:
+def rolling_back(move: Move, facts: MoveFacts, context: StepContext) -> Step:
     """Return what a move does that is being undone."""
     now, victim = context.now, facts.victim
-    ending = record.ending or Ending.INTERFERED
+    ending = move.ending or Ending.INTERFERED
     adopted = not victim.released and bool(victim.controller_uid)
     if not victim.there or (adopted and not victim.moved_by):
-        return end(record, ending, record.detail, now=now)
-    if record.age(now=now) > timedelta(seconds=context.policy.evict_ttl_s):
-        return end(record, ending, f"{record.detail}; {_LEFT}", now=now)
-    if record.retry_at is not None and now < record.retry_at:
-        return Wait(record.detail)
+        return end(move, ending, move.status.message, now=now)
+    if move.age(now=now) > timedelta(seconds=context.policy.evict_ttl_s):
+        return end(move, ending, f"{move.status.message}; {_LEFT}", now=now)
+    if move.status.retry_at is not None and now < move.status.retry_at:
+        return Wait(move.status.message)
     if adopted:  # until then the mark lets the janitor find the pod, whatever becomes of this move
         return Do(Action.UNMARK)
     if not facts.owner.there:
-        return _without_owner(record, facts, context)
+        return _without_owner(move, facts, context)
     if not victim.released:
-        return Wait(record.detail)  # its ReplicaSet will adopt it
+        return Wait(move.status.message)  # its ReplicaSet will adopt it
     found = facts.replacement
     return Do(Action.DEMOTE if found is not None and not found.demoted else Action.RESTORE)
 
 
-def noted(record: MoveRecord, found: ReplacementFacts) -> MoveRecord:
-    """Return the record with the replacement as it is known now."""
-    replacement = a_replacement(found.name, found.uid, node=found.node, card=found.card)
+def noted(move: Move, found: ReplacementFacts) -> Move:
+    """Return the Move with the replacement as it is known now."""
+    replacement = Replacement(
+        name=found.name, uid=found.uid, node=found.node, card=found.card or CardUuid("")
+    )
     return (
-        record
-        if record.status.replacement == replacement
-        else record.with_status(replacement=replacement)
+        move
+        if move.status.replacement == replacement
+        else move.with_status(replacement=replacement)
     )
 
 
 _LEFT: Final = "it still has no controller, which is looked at every minute"
 
 
-def _ended_by_itself(record: MoveRecord, facts: MoveFacts, context: StepContext) -> Enter:
+def _ended_by_itself(move: Move, facts: MoveFacts, context: StepContext) -> Enter:
     message = facts.victim.why_gone
-    return Enter(record.to(MovePhase.EVICTED, now=context.now, message=message))
+    return Enter(move.to(MovePhase.EVICTED, now=context.now, message=message))
 
 
-def _why_unready(record: MoveRecord, facts: MoveFacts, context: StepContext) -> _RollBack | None:
+def _why_unready(move: Move, facts: MoveFacts, context: StepContext) -> _RollBack | None:
     """Return why the replacement is waited for no longer."""
     found = facts.replacement
-    limit = _replaced_within(record, context.policy)
+    limit = _replaced_within(move, context.policy)
     if found is not None and found.ready:
         limit *= 2  # one that is Ready by turns gets twice the time
-    since = record.first_in(MovePhase.SURGING) or record.phase_since
+    since = move.first_in(MovePhase.SURGING) or move.phase_since
     if context.now - since > limit:
         return Ending.NOT_READY, "the replacement did not become Ready in time"
     scaled_down = found is None and facts.victim.released and facts.owner.needs_no_other
@@ -567,18 +562,18 @@ def _why_unready(record: MoveRecord, facts: MoveFacts, context: StepContext) -> 
     return None
 
 
-def _accepted(record: MoveRecord, found: ReplacementFacts, context: StepContext) -> bool:
+def _accepted(move: Move, found: ReplacementFacts, context: StepContext) -> bool:
     """Report whether the replacement may stay where it is: on the target or another cool card."""
-    move = record.move
-    if found.card == move.target:
+    spec = move.spec
+    if found.card == spec.target.card:
         return True
-    if found.card is None or found.card == move.source:
+    if found.card is None or found.card == spec.source.card:
         return False
     heat, reading = context.state.heat.get(found.card), context.state.reading(found.card)
     if heat is None or heat.heat is not Heat.COOL or reading is None:
         return False
     # What it uses there already is in the card's level.
-    to_come = move.busy_ratio - reading.pods.get(found.uid, 0.0)
+    to_come = spec.reason.busy_ratio - reading.pods.get(found.uid, 0.0)
     return reading.level_ratio + max(0.0, to_come) <= context.policy.hot_ratio
 
 
@@ -588,46 +583,46 @@ def _where(found: ReplacementFacts | None) -> str:
     return f"the replacement got card {found.card} on {found.node}, which is not known to be cool"
 
 
-def _without_owner(record: MoveRecord, facts: MoveFacts, context: StepContext) -> Step:
+def _without_owner(move: Move, facts: MoveFacts, context: StepContext) -> Step:
     """Return what becomes of a released pod whose controller was deleted meanwhile.
 
     If the controller left its other pods behind, the pod stays as they do. Otherwise it goes as
     they do: nothing else would ever delete it.
     """
-    if record.age(now=context.now) < _OBSERVED_WITHIN:
-        return Wait(record.detail)  # the garbage collector is at work
+    if move.age(now=context.now) < _OBSERVED_WITHIN:
+        return Wait(move.status.message)  # the garbage collector is at work
     if not facts.owner.orphans:
         return Do(Action.EVICT)
     if facts.victim.released:
         return Do(Action.RESTORE)
     if facts.victim.moved_by:
         return Do(Action.UNMARK)
-    return end(record, record.ending or Ending.OWNER_GONE, record.detail, now=context.now)
+    return end(move, move.ending or Ending.OWNER_GONE, move.status.message, now=context.now)
 
 
 _FIRST_PAUSE_S: Final = 10.0
 _LONGEST_PAUSE_S: Final = 60.0
 
 
-def evicting(record: MoveRecord, facts: MoveFacts, context: StepContext) -> Step:
+def evicting(move: Move, facts: MoveFacts, context: StepContext) -> Step:
     """Return what a move does whose pod may have been evicted; the facts show whether it was."""
     if not facts.victim.there:
         message = facts.victim.why_gone
-        return Enter(record.to(MovePhase.EVICTED, now=context.now, message=message))
+        return Enter(move.to(MovePhase.EVICTED, now=context.now, message=message))
     now = context.now
-    surge = record.mode is MoveMode.SURGE
-    instead = still_replaced(record, facts, context) if surge else _why_not(record, facts, context)
+    surge = move.spec.mode is MoveMode.SURGE
+    instead = still_replaced(move, facts, context) if surge else _why_not(move, facts, context)
     if instead is not None:
-        return _withdraw(record, instead, context)
-    if record.age(now=now) > timedelta(seconds=context.policy.evict_ttl_s):
-        return _give_up(record, facts, context, Ending.BLOCKED, record.detail)
-    if record.retry_at is not None and now < record.retry_at:
-        return Wait(record.detail)
+        return _withdraw(move, instead, context)
+    if move.age(now=now) > timedelta(seconds=context.policy.evict_ttl_s):
+        return _give_up(move, facts, context, Ending.BLOCKED, move.status.message)
+    if move.status.retry_at is not None and now < move.status.retry_at:
+        return Wait(move.status.message)
     return Do(Action.EVICT)
 
 
 def evict_answered(
-    record: MoveRecord,
+    move: Move,
     result: EvictionResult,
     facts: MoveFacts,
     context: StepContext,
@@ -637,99 +632,100 @@ def evict_answered(
     """Return what follows from the answer of the Eviction API.
 
     Args:
-        record: of the move, in phase Evicting, or RollingBack if its controller was deleted.
+        move: in phase Evicting, or RollingBack if its controller was deleted.
         result: the answer.
         facts: what was known before the eviction was asked for.
         context: of this cycle.
         jitter: 0..1; spreads the retries.
     """
     gone = (EvictionOutcome.GONE, EvictionOutcome.OTHER_POD, EvictionOutcome.CHANGED)
-    undoing = record.phase is MovePhase.ROLLING_BACK
+    undoing = move.phase is MovePhase.ROLLING_BACK
     if result.outcome in gone or (undoing and result.outcome is EvictionOutcome.ALLOWED):
-        return Wait(record.detail if undoing else result.detail)  # the next cycle reads the pod
+        # The next cycle reads the pod.
+        return Wait(move.status.message if undoing else result.detail)
     if undoing:
-        return Enter(_later(record, result, context, jitter=jitter, message=record.detail))
+        return Enter(_later(move, result, context, jitter=jitter, message=move.status.message))
     if result.outcome is EvictionOutcome.ALLOWED:
-        return Enter(record.to(MovePhase.EVICTED, now=context.now))
+        return Enter(move.to(MovePhase.EVICTED, now=context.now))
     if result.outcome is EvictionOutcome.REFUSED:
-        return _give_up(record, facts, context, Ending.REFUSED, result.detail)
-    return Enter(_later(record, result, context, jitter=jitter, message=result.detail))
+        return _give_up(move, facts, context, Ending.REFUSED, result.detail)
+    return Enter(_later(move, result, context, jitter=jitter, message=result.detail))
 
 
-def evicted(record: MoveRecord, facts: MoveFacts, context: StepContext) -> Step:
+def evicted(move: Move, facts: MoveFacts, context: StepContext) -> Step:
     """Return what a move does whose pod is gone."""
     now, found, owner = context.now, facts.replacement, facts.owner
     if found is not None and found.node and found.ready:
-        return Enter(noted(record, found).to(MovePhase.VERIFYING, now=now))
+        return Enter(noted(move, found).to(MovePhase.VERIFYING, now=now))
     if not owner.there:
-        return end(record, Ending.OWNER_GONE, "its controller is gone or being deleted", now=now)
-    if record.age(now=now) <= _replaced_within(record, context.policy):
+        return end(move, Ending.OWNER_GONE, "its controller is gone or being deleted", now=now)
+    if move.age(now=now) <= _replaced_within(move, context.policy):
         return Wait("the replacement is not Ready yet")
     # Lost is what the owner misses, not what is not seen: it may have been scaled down meanwhile.
     if owner.needs_no_other:
         detail = "its owner has all the pods that it should have, without a replacement"
-        return end(record, Ending.SCALED_DOWN, detail, now=now)
+        return end(move, Ending.SCALED_DOWN, detail, now=now)
     detail = f"{owner.ready} of {owner.desired} pods of its owner are Ready"
-    return end(record, Ending.LOST, f"no replacement became Ready: {detail}", now=now)
+    return end(move, Ending.LOST, f"no replacement became Ready: {detail}", now=now)
 
 
-def verifying(record: MoveRecord, _: MoveFacts, context: StepContext) -> Step:
+def verifying(move: Move, _: MoveFacts, context: StepContext) -> Step:
     """Return what a move does whose replacement runs."""
     settle = timedelta(seconds=context.policy.settle_s)
-    there = record.spec.pod.uid in context.state.pods  # it still uses the source
-    if there and record.age(now=context.now) < _LONGEST_END:
+    there = move.spec.pod.uid in context.state.pods  # it still uses the source
+    if there and move.age(now=context.now) < _LONGEST_END:
         # The time is written now and then only, not in every cycle of a long grace period.
-        settled_at = record.retry_at or record.phase_since
+        settled_at = move.status.retry_at or move.phase_since
         if settled_at - context.now < settle / 2:
-            return Enter(record.with_status(retry_at=context.now + settle, message=_ENDING))
+            return Enter(move.with_status(retry_at=context.now + settle, message=_ENDING))
         return Wait(_ENDING)
-    if context.now < (record.retry_at or record.phase_since + settle):
+    if context.now < (move.status.retry_at or move.phase_since + settle):
         return Wait("the cards have to settle")
-    if _may_start_still(record, context):
+    if _may_start_still(move, context):
         return Wait("the pod that waits has not started yet")
-    found = verification(record, context)
+    found = verification(move, context)
     if found.relieved is None:
-        return end(record, Ending.UNVERIFIED, found.detail, now=context.now)
+        return end(move, Ending.UNVERIFIED, found.detail, now=context.now)
     ending = Ending.RELIEVED if found.relieved else Ending.USELESS
-    return end(record, ending, found.detail, now=context.now)
+    return end(move, ending, found.detail, now=context.now)
 
 
 _ENDING: Final = "the old pod has not ended yet"
 _LONGEST_END: Final = timedelta(hours=6)  # a pod on a node that is lost never ends
 
 
-def _may_start_still(record: MoveRecord, context: StepContext) -> bool:
+def _may_start_still(move: Move, context: StepContext) -> bool:
     """Report whether cards are kept for a pod that waits still: others of the plan may follow."""
-    beneficiary = record.move.beneficiary
+    beneficiary = move.spec.beneficiary
     if beneficiary is None or context.now >= beneficiary.held_until:
         return False
     waiting = context.state.pods.get(beneficiary.uid)
     return waiting is not None and not waiting.info.record.node
 
 
-def verification(record: MoveRecord, context: StepContext) -> Verification:
+def verification(move: Move, context: StepContext) -> Verification:
     """Return whether the move helped: by what both cards show now, or by the pod that waited."""
-    move = record.move
-    if move.beneficiary is not None:
-        waiting = context.state.pods.get(move.beneficiary.uid)
+    spec = move.spec
+    if spec.beneficiary is not None:
+        waiting = context.state.pods.get(spec.beneficiary.uid)
         return verify_room(
             started=waiting is not None and bool(waiting.info.record.node),
-            target=context.state.reading(record.landed or move.target),
+            target=context.state.reading(move.landed or spec.target.card),
             policy=context.policy,
         )
     return verify(
-        before_ratio=move.level_ratio,
-        pod_ratio=move.busy_ratio,
-        source=context.state.reading(move.source),
-        target=context.state.reading(record.landed or move.target),
+        before_ratio=spec.reason.level_ratio,
+        pod_ratio=spec.reason.busy_ratio,
+        source=context.state.reading(spec.source.card),
+        target=context.state.reading(move.landed or spec.target.card),
         policy=context.policy,
-        pod_uid=move.pod_uid,
+        pod_uid=spec.pod.uid,
     )
 
 
-def _why_not(record: MoveRecord, facts: MoveFacts, context: StepContext) -> Enter | None:
+def _why_not(move: Move, facts: MoveFacts, context: StepContext) -> Enter | None:
     """Return what to do instead of evicting a pod that has no replacement yet; None to evict."""
-    stopped = why_stopped(record, context.policy)
+    stopped = why_stopped(move, context.policy)
     rules = (
         (bool(stopped), Ending.PAUSED, stopped),
         (not facts.owner.there, Ending.OWNER_GONE, "its controller is gone or being deleted"),
@@ -739,52 +735,50 @@ def _why_not(record: MoveRecord, facts: MoveFacts, context: StepContext) -> Ente
     )
     for broken, ending, why in rules:
         if broken:
-            return end(record, ending, why, now=context.now)
+            return end(move, ending, why, now=context.now)
     return None
 
 
-def _give_up(
-    record: MoveRecord, facts: MoveFacts, context: StepContext, ending: Ending, why: str
-) -> Step:
-    if record.mode is MoveMode.SURGE:
-        return _withdraw(record, roll_back(record, facts, context, ending, why), context)
-    return _withdraw(record, end(record, ending, why, now=context.now), context)
+def _give_up(move: Move, facts: MoveFacts, context: StepContext, ending: Ending, why: str) -> Step:
+    if move.spec.mode is MoveMode.SURGE:
+        return _withdraw(move, roll_back(move, facts, context, ending, why), context)
+    return _withdraw(move, end(move, ending, why, now=context.now), context)
 
 
-def _withdraw(record: MoveRecord, otherwise: Enter, context: StepContext) -> Step:
+def _withdraw(move: Move, otherwise: Enter, context: StepContext) -> Step:
     """Return how a move goes back that may have sent an eviction which has not arrived yet.
 
     It may come from a leader that stood still or died, or from us: an answer that did not come in
     time says nothing. Its target must not be released while it can still take the pod. Where the
     pod cannot be changed, this is tried as long again as the eviction was.
     """
-    if record.age(now=context.now) > 2 * timedelta(seconds=context.policy.evict_ttl_s):
+    if move.age(now=context.now) > 2 * timedelta(seconds=context.policy.evict_ttl_s):
         return otherwise
     return Do(Action.WITHDRAW, then=otherwise)
 
 
 def _later(
-    record: MoveRecord,
+    move: Move,
     result: EvictionResult,
     context: StepContext,
     *,
     jitter: float,
     message: str,
-) -> MoveRecord:
-    """Return the record with the time of the next attempt."""
-    pause_s = min(_FIRST_PAUSE_S * 2.0 ** min(record.attempts, 10), _LONGEST_PAUSE_S)
+) -> Move:
+    """Return the Move with the time of the next attempt."""
+    pause_s = min(_FIRST_PAUSE_S * 2.0 ** min(move.status.attempts, 10), _LONGEST_PAUSE_S)
     pause_s *= 0.5 + jitter / 2
     if result.outcome is EvictionOutcome.UNCLEAR:
         pause_s = 1.0  # the next cycle reads the pod first
     pause_s = max(pause_s, min(result.retry_after_s or 0.0, _LONGEST_PAUSE_S))
-    return record.with_status(
-        attempts=record.attempts + 1,
+    return move.with_status(
+        attempts=move.status.attempts + 1,
         retry_at=context.now + timedelta(seconds=pause_s),
         message=message,
     )
 
 
-_BY_PHASE: Final[Mapping[MovePhase, Callable[[MoveRecord, MoveFacts, StepContext], Step]]] = {
+_BY_PHASE: Final[Mapping[MovePhase, Callable[[Move, MoveFacts, StepContext], Step]]] = {
     MovePhase.PLANNED: planned,
     MovePhase.RESERVED: reserved,
     MovePhase.NOTICED: noticed,
@@ -797,14 +791,14 @@ _BY_PHASE: Final[Mapping[MovePhase, Callable[[MoveRecord, MoveFacts, StepContext
 }
 
 
-def next_step(record: MoveRecord, facts: MoveFacts, context: StepContext) -> Step:
+def next_step(move: Move, facts: MoveFacts, context: StepContext) -> Step:
     """Return what a move does next, by its phase."""
-    return _BY_PHASE[record.phase](record, facts, context)
+    return _BY_PHASE[move.phase](move, facts, context)
 
 
 def answered(
     due: Do,
-    record: MoveRecord,
+    move: Move,
     result: EvictionResult,
     facts: MoveFacts,
     context: StepContext,
@@ -817,19 +811,19 @@ def answered(
     """
     match due.action:
         case Action.EVICT:
-            return evict_answered(record, result, facts, context, jitter=jitter)
+            return evict_answered(move, result, facts, context, jitter=jitter)
         case Action.PREFLIGHT:
-            return preflight_answered(record, result, context)
+            return preflight_answered(move, result, context)
         case Action.DEMOTE:  # whether or not it is marked, the pod gets its label back
             return Do(Action.RESTORE)
         case Action.NOTICE | Action.RELEASE if result.outcome is EvictionOutcome.REFUSED:
-            return end(record, Ending.REFUSED, result.detail, now=context.now)
+            return end(move, Ending.REFUSED, result.detail, now=context.now)
         case Action.NOTICE:  # the notice itself is read in the next cycle
-            notice = notice_of(record, context.policy)
+            notice = notice_of(move, context.policy)
             return Wait(result.detail or f"the notice of {notice.total_seconds():g} s")
         case Action.RELEASE:  # released, or unclear: the pod is read again before anything else
             return Wait(result.detail or "the replacement is not created yet")
         case Action.WITHDRAW | Action.RESTORE | Action.UNMARK:
             done = result.outcome is EvictionOutcome.ALLOWED
-            waiting = Wait(record.detail if done else result.detail or record.detail)
+            waiting = Wait(move.status.message if done else result.detail or move.status.message)
             return due.then if done and due.then else waiting

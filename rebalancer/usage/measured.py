@@ -11,8 +11,8 @@ import numpy as np
 from fracgpu.cards.card import CardUuid
 from fracgpu.disruption.heat import CardReading, CardUsage, ReadingQuality
 from fracgpu.disruption.load_history import FULL_SPAN_RATIO, SPAN_S, LoadHistory
-from fracgpu.disruption.move import PastMove
 from fracgpu.disruption.policy import RebalancerPolicy
+from fracgpu.state.move_object import Move
 from fracgpu.units import MAX_MIB, Mib
 from rebalancer.usage import promql
 from rebalancer.usage.prometheus import QueryError, QueryFailed, Sample, is_sane
@@ -458,7 +458,7 @@ class LoadRecorder:
         self._spans = {number: span for number, span in self._spans.items() if number in wanted}
         return wanted
 
-    def history(self, past: Sequence[PastMove]) -> LoadHistory:
+    def history(self, past: Sequence[Move]) -> LoadHistory:
         """Return what is remembered; a replacement has the history of the pods before it."""
         numbers = sorted(number for number, span in self._spans.items() if span)
         if not numbers:
@@ -471,8 +471,8 @@ class LoadRecorder:
         for column, number in enumerate(numbers):
             for uid, (value, is_full) in self._spans.get(number, {}).items():
                 busy[rows[uid], column], full[rows[uid], column] = value, is_full
-        for move in sorted(past, key=lambda move: move.started_at):
-            before, after = rows.get(move.move.pod_uid), rows.get(move.replacement_uid)
+        for move in sorted(past, key=lambda move: move.planned_at):
+            before, after = rows.get(move.spec.pod.uid), rows.get(move.replacement_uid)
             if before is not None and after is not None:
                 unknown = np.isnan(busy[after])
                 busy[after, unknown] = busy[before, unknown]

@@ -5,9 +5,9 @@ from datetime import UTC, datetime
 
 from fracgpu.cards.card import CardUuid
 from fracgpu.disruption.heat import CardHeat
-from fracgpu.disruption.move import PastMove
 from fracgpu.disruption.planner import advance_all
 from fracgpu.disruption.policy import RebalancerPolicy
+from fracgpu.state.move_object import Move
 from rebalancer.usage import promql
 from rebalancer.usage.measured import Measured, MeasuredUsage, Querier
 from rebalancer.usage.prometheus import Sample
@@ -32,7 +32,7 @@ async def look_back(
     cards: Collection[CardUuid],
     times: Iterable[datetime],
     *,
-    past: Sequence[PastMove],
+    past: Sequence[Move],
     policy: RebalancerPolicy,
 ) -> tuple[Measured, Mapping[CardUuid, CardHeat]]:
     """Measure the cards at each of *times*, in order; return the last usage and the heat then.

@@ -17,7 +17,7 @@ from fracgpu.cards.card import CardUuid
 from fracgpu.request.need import Strategy
 from fracgpu.state.allocation import CardAllocation
 from fracgpu.state.bound_pod import BoundPod
-from fracgpu.state.move_object import MoveObject
+from fracgpu.state.move_object import Move
 from fracgpu.state.pod_info import PodInfo
 from fracgpu.state.snapshot import NodeInfo
 from kube.informer import Change, ChangeType
@@ -89,7 +89,7 @@ class Board:
         self.pieces: Final = Pieces(epoch)
         self.waiting: Final = WaitingPods(clock)
         self.claim_status: Callable[[PodInfo], str] = lambda _: ""
-        self._moves: dict[str, MoveObject] = {}
+        self._moves: dict[str, Move] = {}
         self._shown: dict[str, NodeInfo] = {}
         self._touched: set[str] = set()
         self._moves_changed = True
@@ -106,7 +106,7 @@ class Board:
         if isinstance(change.object, BoundPod):
             self._touched.add(change.object.node)
 
-    def move_changed(self, change: Change[MoveObject]) -> None:
+    def move_changed(self, change: Change[Move]) -> None:
         """Take notice of a Move."""
         if change.type is ChangeType.DELETED:
             self._moves.pop(change.key.name, None)

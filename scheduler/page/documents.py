@@ -14,7 +14,7 @@ from fracgpu.errors import shorten
 from fracgpu.explain.trouble import card_trouble, node_trouble
 from fracgpu.request.need import describe_need
 from fracgpu.state.allocation import CardAllocation
-from fracgpu.state.move_object import CardReference, MoveObject
+from fracgpu.state.move_object import CardReference, Move
 from fracgpu.state.pod_info import PodInfo
 from fracgpu.state.snapshot import CardInfo, NodeInfo
 
@@ -314,13 +314,13 @@ def _slice(name: HolderName, part: CardAllocation, used_mib: int | None) -> Slic
     )
 
 
-def move_document(move: MoveObject) -> MoveDocument:
+def move_document(move: Move) -> MoveDocument:
     """Return a move with its latest phases."""
     spec, status = move.spec, move.status
     gains = spec.beneficiary
     return MoveDocument(
         name=move.name,
-        pod=f"{spec.pod.namespace}/{spec.pod.name}",
+        pod=spec.pod.key,
         mode=spec.mode.value,
         method=_short(spec.method),
         phase=status.phase.value,
@@ -331,7 +331,7 @@ def move_document(move: MoveObject) -> MoveDocument:
         source=_place(spec.source),
         target=_place(spec.target),
         made=move.metadata.creation_timestamp,
-        beneficiary=f"{gains.namespace}/{gains.name}" if gains else "",
+        beneficiary=gains.key if gains else "",
         phases=tuple(
             PhaseDocument(phase=each.phase.value, at=each.at, message=_short(each.message))
             for each in status.transitions[-_MOST_TRANSITIONS:]

@@ -19,7 +19,6 @@ from fracgpu.disruption.brakes import effective_mode, open_breakers
 from fracgpu.disruption.disruption_state import FULL_RATIO, DisruptionState
 from fracgpu.disruption.heat import CardHeat, CardUsage
 from fracgpu.disruption.load_history import FULL_SPAN_RATIO, SPAN_S
-from fracgpu.disruption.move import Ending, Move, PastMove
 from fracgpu.disruption.planner import advance_all, plan_moves, validate_move
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from fracgpu.disruption.verification import verify
@@ -30,7 +29,15 @@ from fracgpu.request.need import Strategy
 from fracgpu.state.bound_pod import bound_pod_of
 from fracgpu.state.cluster_state import PlacedPod, scheduling_by_cards, settled_workloads
 from fracgpu.state.ledger import Ledger
-from fracgpu.state.move_object import MoveMode
+from fracgpu.state.move_object import (
+    Ending,
+    Move,
+    MoveMode,
+    MovePhase,
+    MoveSpec,
+    Replacement,
+    new_move,
+)
 from fracgpu.state.pod_info import pod_info_of
 from fracgpu.units import Mib
 from rebalancer.usage.measured import LoadRecorder
@@ -124,8 +131,8 @@ class ReplayedWorld:
         self._ledger = Ledger()
         self._index = SnapshotIndex()
         self._heat: dict[CardUuid, CardHeat] = {}
-        self._past: list[PastMove] = []
-        self._planned: list[Move] = []
+        self._past: list[Move] = []
+        self._planned: list[MoveSpec] = []
         self._began: datetime | None = None
 
     def play(self, piece: Piece) -> Iterator[Frame]:
@@ -270,7 +277,7 @@ class ReplayedWorld:
     def _cycle(self, now: datetime) -> None:
         state = self._state(now)
         self._verify(state.usage, now)
-        self._past = [past for past in self._past if now - past.started_at < _KEPT]
+        self._past = [past for past in self._past if now - past.planned_at < _KEPT]
         state = replace(state, past=list(self._past))
         state.learn()
         mode = effective_mode(self._policy, open_breakers(self._past, policy=self._policy, now=now))
@@ -315,8 +322,8 @@ class ReplayedWorld:
             leading_since=now - timedelta(days=365),  # the grace after a start is no matter here
         )
 
-    def _make(self, move: Move, now: datetime) -> None:
-        pod = self._by_uid.get(move.pod_uid)
+    def _make(self, move: MoveSpec, now: datetime) -> None:
+        pod = self._by_uid.get(move.pod.uid)
         if pod is None:
             return
         surge = move.mode is MoveMode.SURGE
@@ -324,31 +331,27 @@ class ReplayedWorld:
         pod.moved += 1
         pod.uid = f"{pod.recorded.uid}-moved-{pod.moved}"
         pod.cards = {
-            recorded: move.target if card == move.source else card
+            recorded: move.target.card if card == move.source.card else card
             for recorded, card in pod.cards.items()
         }
         pod.started_at = now
         pod.down_until = None if surge else now + self._startup
         self._remember(pod)
+        replacement = Replacement(
+            name=pod.uid, uid=pod.uid, node=move.target.node, card=move.target.card
+        )
         self._past.append(
-            PastMove(
-                move=move,
-                started_at=now,
-                under_way=True,
-                disturbed_at=now,
-                replacement_uid=pod.uid,
-                landed=move.target,
-            )
+            disturbing(move, now=now).with_status(replacement=replacement, reserved_until=now)
         )
         self.figures.moves += 1
         self.figures.surged += surge
         self.moves.append(
             ReplayedMove(
                 at=now,
-                pod=move.pod,
-                source=self._name(move.source),
-                target=self._name(move.target),
-                gain_points=move.gain_points,
+                pod=move.pod.key,
+                source=self._name(move.source.card),
+                target=self._name(move.target.card),
+                gain_points=move.reason.gain_points,
                 mode=move.mode,
             )
         )
@@ -357,27 +360,39 @@ class ReplayedWorld:
         """End the moves whose replacement is ready, and those that can be verified."""
         settle = self._startup + timedelta(seconds=self._policy.settle_s)
         for number, past in enumerate(self._past):
-            age = now - past.started_at
+            age = now - past.planned_at
             if past.ended_at is None and age >= settle:
                 self._past[number] = self._ended(past, usage, now)
             elif past.under_way and age >= self._startup:
-                self._past[number] = replace(past, under_way=False)
+                self._past[number] = replaced(past, now=now)
 
-    def _ended(
-        self, past: PastMove, usage: Mapping[CardUuid, CardUsage], now: datetime
-    ) -> PastMove:
-        source, target = usage.get(past.move.source), usage.get(past.move.target)
+    def _ended(self, past: Move, usage: Mapping[CardUuid, CardUsage], now: datetime) -> Move:
+        source, target = usage.get(past.spec.source.card), usage.get(past.spec.target.card)
         relieved = verify(
-            before_ratio=past.move.level_ratio,
-            pod_ratio=past.move.busy_ratio,
+            before_ratio=past.spec.reason.level_ratio,
+            pod_ratio=past.spec.reason.busy_ratio,
             source=source.reading if source else None,
             target=target.reading if target else None,
             policy=self._policy,
         ).relieved
         ending = _ENDINGS[relieved]
         self.figures.useless += ending is Ending.USELESS
-        return replace(past, under_way=False, ended_at=now, ending=ending)
+        return (replaced(past, now=now) if past.under_way else past).ended(ending, now=now)
 
     def _name(self, uuid: CardUuid) -> str:
         card = self._cards[uuid]
         return f"{card.node}/{card.index}"
+
+
+def disturbing(spec: MoveSpec, *, now: datetime) -> Move:
+    """Return the Move of a decision in the first phase that disturbs the pod."""
+    move = new_move(spec, now=now)
+    first = MovePhase.SURGING if spec.mode is MoveMode.SURGE else MovePhase.EVICTING
+    for phase in (MovePhase.RESERVED, MovePhase.NOTICED, first):
+        move = move.to(phase, now=now)
+    return move
+
+
+def replaced(move: Move, *, now: datetime) -> Move:
+    """Return a disturbing Move once its pod is gone and the replacement is Ready."""
+    return move.to(MovePhase.EVICTED, now=now).to(MovePhase.VERIFYING, now=now)

@@ -7,8 +7,9 @@ from cli.printers.plan_lines import plan_lines
 from fracgpu.disruption.brakes import OpenBreaker, open_breakers
 from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.disruption.heat import CardReading, Heat
-from fracgpu.disruption.move import Ending, HoldReason
+from fracgpu.disruption.move import HoldReason
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
+from fracgpu.state.move_object import Ending
 from tests.fakes.clock import NOON
 from tests.support.rebalancing import (
     ACTIVE,
@@ -32,7 +33,7 @@ def test_a_card_has_its_move_and_every_other_pod_its_reason() -> None:
 
     (card,) = report.cards
     assert (card.card, card.name, card.blocked) == (HOT_CARD, "n1/0", None)
-    assert [move.pod for move in card.moves] == ["ml/pod-a"]
+    assert [move.pod.key for move in card.moves] == ["ml/pod-a"]
     assert [(held.subject, held.reason) for held in card.held] == [
         ("ml/pod-b", HoldReason.OUTSCORED)
     ]
@@ -63,8 +64,9 @@ def test_switched_off_it_still_shows_what_there_would_be_to_do() -> None:
 
 
 def test_an_open_breaker_is_shown_with_the_mode_that_it_leaves() -> None:
-    failed = a_past_move(minutes_ago=100, owner_uid="other", namespace="other")
-    lost = replace(failed, ended_at=NOON, ending=Ending.LOST)
+    lost = a_past_move(
+        minutes_ago=100, owner_uid="other", namespace="other", ended_at=NOON, ending=Ending.LOST
+    )
     breakers = open_breakers([lost], policy=ACTIVE, now=NOON)
 
     lines = text_of(a_disruption_state(past=[lost]), ACTIVE, *breakers)

@@ -13,8 +13,7 @@ import pytest
 import pytest_asyncio
 
 from fracgpu.device_claims.claim import DeviceClaim, decode_claim
-from fracgpu.disruption.move import Ending
-from fracgpu.state.move_object import MoveMode, MoveObject, MovePhase
+from fracgpu.state.move_object import Ending, Move, MoveMode, MovePhase
 from kube.kinds import DEPLOYMENTS, RESOURCE_CLAIMS
 from tests.support.real_moves import (
     EVERY_WRITE,
@@ -54,7 +53,7 @@ async def claims_of(cluster: MovingCluster) -> dict[str, DeviceClaim]:
     return {claim.holder: claim for claim in (decode_claim(bytes(raw)) for raw in listed.items)}
 
 
-async def assert_relieved(cluster: MovingCluster, app: str, *, pods: int = 1) -> MoveObject:
+async def assert_relieved(cluster: MovingCluster, app: str, *, pods: int = 1) -> Move:
     """Assert that a workload's move ended well: a claim of the Move's has the reserved card."""
     (move,) = await cluster.settle(app, pods=pods)
     assert move.status.result == Ending.RELIEVED.value, move.status

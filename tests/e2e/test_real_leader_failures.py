@@ -10,8 +10,7 @@ from typing import Final
 
 import pytest
 
-from fracgpu.disruption.move import Ending
-from fracgpu.state.move_object import MovePhase
+from fracgpu.state.move_object import Ending, MovePhase
 from kube.kinds import DEPLOYMENTS
 from tests.support.api_gate import (
     Trigger,

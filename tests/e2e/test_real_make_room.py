@@ -14,7 +14,7 @@ import pytest
 
 from fracgpu import names
 from fracgpu.cards.card import Card
-from fracgpu.state.move_object import MoveObject, MovePhase, decode_move
+from fracgpu.state.move_object import Move, MovePhase, decode_move
 from fracgpu.state.pod_info import PodInfo
 from kube.kinds import DEPLOYMENTS, MOVES, PDBS, PODS
 from tests.support.gpu import a_gpu_pod, some_cards
@@ -154,11 +154,11 @@ async def complete(cluster: MovingCluster) -> bool:
     return True
 
 
-async def moves(cluster: MovingCluster) -> list[MoveObject]:
+async def moves(cluster: MovingCluster) -> list[Move]:
     return [decode_move(bytes(raw)) for raw in (await cluster.kube.list(MOVES)).items]
 
 
-async def moves_for(cluster: MovingCluster, pod: str) -> list[MoveObject]:
+async def moves_for(cluster: MovingCluster, pod: str) -> list[Move]:
     uid = (await pod_of(cluster, pod)).record.uid
     return [
         move
@@ -193,7 +193,7 @@ async def all_done(cluster: MovingCluster) -> bool:
     return all(move.status.phase is MovePhase.DONE for move in disturbed)
 
 
-def has_disturbed(move: MoveObject) -> bool:
+def has_disturbed(move: Move) -> bool:
     return MovePhase.SURGING in {step.phase for step in move.status.transitions}
 
 

@@ -7,8 +7,7 @@ from typing import Any, Final
 
 import pytest
 
-from fracgpu.disruption.move import Ending
-from fracgpu.state.move_object import MovePhase
+from fracgpu.state.move_object import Ending, MovePhase
 from fracgpu.state.pod_info import PodInfo
 from kube.kinds import DEPLOYMENTS
 from tests.support.api_gate import Trigger, entering

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fracgpu import names
-from fracgpu.disruption.move import Ending
+from fracgpu.state.move_object import Ending
 from fracgpu.state.pod_info import PodInfo
 from kube.client import PatchType
 from kube.kinds import DEPLOYMENTS, JOBS, PDBS

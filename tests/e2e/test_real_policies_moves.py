@@ -13,8 +13,7 @@ from kube.event_correlator import EventCorrelator
 from kube.events import EventRecorder, Regarding
 from kube.kinds import MOVES, MUTATING_WEBHOOKS, NODES, PODS, VALIDATING_WEBHOOKS
 from process.clock import SystemClock
-from rebalancer.moves.observer import Owners
-from rebalancer.moves.record import OWNER_KINDS
+from rebalancer.moves.observer import OWNER_KINDS, Owners
 from rebalancer.moves.steps import OwnerFacts
 from tests.support.moves import move_body, move_of, status_body
 from tests.support.policed import Harness, a_pod, is_refused, policed_harness, refusal

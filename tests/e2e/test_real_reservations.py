@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fracgpu import names
-from fracgpu.state.move_object import MoveObject
+from fracgpu.state.move_object import Move
 from fracgpu.state.pod_info import PodInfo
 from kube.kinds import MOVES, PODS
 from process.clock import SystemClock
@@ -34,7 +34,7 @@ async def harness(tmp_path: Path) -> AsyncIterator[Harness]:
 
 def a_move(
     name: str, *, owner: str, target: tuple[str, int], source: tuple[str, int] = ("gpu-9", 0)
-) -> MoveObject:
+) -> Move:
     until_ = SystemClock().now() + timedelta(minutes=10)
     return move_of(
         name,
@@ -47,7 +47,7 @@ def a_move(
     )
 
 
-async def reserve(harness: Harness, *moves: MoveObject) -> None:
+async def reserve(harness: Harness, *moves: Move) -> None:
     """Create Moves, and wait until the extender counts their reservations."""
     for move in moves:
         body = move_body(move)

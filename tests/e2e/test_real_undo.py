@@ -9,8 +9,7 @@ from contextlib import nullcontext
 import pytest
 
 from fracgpu import names
-from fracgpu.disruption.move import ENDED, Ending
-from fracgpu.state.move_object import MovePhase
+from fracgpu.state.move_object import ENDED, Ending, MovePhase
 from fracgpu.state.pod_info import PodInfo
 from kube.kinds import DEPLOYMENTS
 from tests.support.real_moves import (

@@ -10,10 +10,9 @@ import structlog
 
 from fracgpu import names
 from fracgpu.cards.card import CardUuid, CordonEffect
-from fracgpu.disruption.move import Ending
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from fracgpu.request.need import Strategy
-from fracgpu.state.move_object import MovePhase
+from fracgpu.state.move_object import Ending, MovePhase
 from fracgpu.state.node_info import read_node
 from fracgpu.state.snapshot import Snapshot
 from kube.client import KubeClient
@@ -114,7 +113,7 @@ async def test_a_dry_run_asks_the_api_server_and_changes_nothing(kube: KubeClien
             await rig.tick()
 
         assert rig.record().ending is Ending.DRY_RUN
-        assert rig.record().detail == "allowed"
+        assert rig.record().status.message == "allowed"
         assert rig.figure("moves_total", mode="dryRun", result="done", reason="dry_run") == 1
         assert rig.figure("rehearsals_total", code="allowed") == 1
         assert await all_are_there(kube)
@@ -144,7 +143,7 @@ async def test_switched_off_it_measures_and_does_nothing_else(kube: KubeClient) 
         for _ in range(5):
             await rig.tick()
 
-        assert rig.store.records == ()
+        assert rig.store.moves == ()
         assert rig.figure("cards", state="hot") == 1
         assert rig.figure("decisions_total", outcome="held", reason="off") == 5
         assert rig.figure("cordoned_cards") == 0
@@ -159,14 +158,14 @@ async def test_nothing_moves_during_the_grace_after_start(kube: KubeClient) -> N
         for _ in range(4):
             await rig.clock.wait_for_sleepers(1)
             await rig.clock.advance(14)
-            assert rig.store.records == ()
+            assert rig.store.moves == ()
             await rig.clock.advance(1)
         await rig.clock.wait_for_sleepers(1)
         await rig.clock.advance(15)
         await rig.clock.wait_for_sleepers(1)
         running.cancel()
 
-    assert len(rig.store.records) == 1
+    assert len(rig.store.moves) == 1
 
 
 async def test_without_the_definition_of_moves_nothing_is_moved(kube: KubeClient) -> None:
@@ -201,7 +200,7 @@ async def test_a_move_that_cannot_be_read_on_holds_up_no_other(rig: Rig, kube: K
 
     await rig.loop.cycle()
 
-    assert {record.move.name: record.phase for record in rig.store.records} == {
+    assert {record.spec.pod.name: record.phase for record in rig.store.moves} == {
         "an-odd": MovePhase.PLANNED,
         "gone": MovePhase.ABORTED,
     }
@@ -244,7 +243,7 @@ async def test_a_cycle_ends_whether_or_not_all_queries_together_end_in_time(
         assert rig.loop.trouble() == f"blind, no pod is moved: {why}"
         assert rig.figure("blind", reason="slow") == 1
         assert rig.figure("prometheus_query_errors_total", reason="slow") == 3
-        assert not rig.store.records
+        assert not rig.store.moves
         usage.answers.set()
         await rig.tick()
         assert rig.loop.trouble() is None
@@ -265,7 +264,7 @@ async def test_a_second_hot_card_waits_for_the_first(rig: Rig, kube: KubeClient)
     for _ in range(6):
         await rig.tick()
 
-    assert rig.store.records == ()
+    assert rig.store.moves == ()
     assert rig.figure("cards", state="hot") == 2
     # A quarter of two cards, and at least one, is closed; the other is only taken last.
     closed, avoided = CordonEffect.NO_SCHEDULE, CordonEffect.PREFER_NO_SCHEDULE
@@ -292,7 +291,7 @@ async def test_the_target_is_what_the_clusters_strategy_would_choose(
 
         record = await rig.tick_until_planned()
 
-    assert record.move.target == target
+    assert record.spec.target.card == target
 
 
 async def test_a_node_that_goes_while_prometheus_answers_ends_nothing(kube: KubeClient) -> None:
@@ -317,7 +316,7 @@ async def test_a_node_that_goes_while_prometheus_answers_ends_nothing(kube: Kube
             await at_work.tick()
 
         assert at_work.figure("cards", state="hot") == 0
-        assert at_work.store.records == ()
+        assert at_work.store.moves == ()
 
 
 async def test_paused_it_begins_nothing_within_a_cycle_and_finishes_what_is_under_way(
@@ -327,16 +326,16 @@ async def test_paused_it_begins_nothing_within_a_cycle_and_finishes_what_is_unde
     async with a_rig(kube, policy=replace(DRY_RUN, mode=Mode.ACTIVE, paused=True)) as rig:
         for _ in range(4):
             await rig.tick()
-        assert rig.store.records == ()
+        assert rig.store.moves == ()
         assert rig.figure("decisions_total", outcome="held", reason="paused") > 0
 
     async with a_rig(kube) as rig:
         await rig.tick_until_planned()
         for _ in range(5):
-            if rig.record().past().disturbed:
+            if rig.record().disturbed:
                 break
             await rig.tick()
-        assert rig.record().past().disturbed
+        assert rig.record().disturbed
         rig.config.value = replace(rig.config.value, paused=True)
         for _ in range(3):
             await rig.tick()
@@ -359,7 +358,7 @@ async def test_with_an_open_breaker_moves_are_only_shown_and_everything_says_why
             await rig.tick()
 
     assert breaker_is_open(rig, "lost_pod") == 1
-    assert {record.ending for record in rig.store.records} == {Ending.LOST, Ending.DRY_RUN}
+    assert {record.ending for record in rig.store.moves} == {Ending.LOST, Ending.DRY_RUN}
     assert str(rig.loop.trouble()).startswith(
         "a circuit breaker is open, moves are only shown: lost_pod: a pod was lost; until"
     )
@@ -381,7 +380,7 @@ async def test_recommending_it_shows_a_move_once_as_an_object_and_changes_nothin
             await rig.tick()
 
         assert rig.record().phase is MovePhase.RECOMMENDED
-        assert not rig.record().past().disturbed
+        assert not rig.record().disturbed
         assert rig.figure("decisions_total", outcome="held", reason="shown") > 0
         assert await all_are_there(kube)
         assert await cordons_of(kube, "n1") == {}
@@ -391,14 +390,14 @@ async def test_what_people_approve_is_done_in_the_mode_recommend(kube: KubeClien
     await make_cluster(kube)
     async with a_rig(kube, policy=replace(DRY_RUN, mode=Mode.RECOMMEND)) as rig:
         await rig.tick_until_planned()
-        shown = rig.record().id
+        shown = rig.record().name
         approval = {"metadata": {"annotations": {names.APPROVED: "true"}}}
         await kube.patch(MOVES, shown, approval)
         await rig.tick()
 
         assert rig.record().phase is MovePhase.PLANNED
         assert rig.record().spec.approved
-        assert rig.record().object.reserved_until > rig.clock.now()
+        assert rig.record().reserved_until > rig.clock.now()
         assert len((await kube.list(MOVES)).items) == 1
         await rig.tick()
         assert rig.record().phase is MovePhase.SURGING
@@ -425,14 +424,14 @@ async def test_an_approval_that_comes_too_late_is_not_acted_on(kube: KubeClient)
     await make_cluster(kube)
     async with a_rig(kube, policy=replace(DRY_RUN, mode=Mode.RECOMMEND)) as rig:
         await rig.tick_until_planned()
-        shown = rig.record().id
+        shown = rig.record().name
         rig.usage.trouble = "unreachable: gone"  # nothing else is recommended meanwhile
         await rig.tick(seconds=3601)
         approval = {"metadata": {"annotations": {names.APPROVED: "true"}}}
         await kube.patch(MOVES, shown, approval)
         await rig.tick()
 
-        assert [record.phase for record in rig.store.records] == [MovePhase.RECOMMENDED]
+        assert [record.phase for record in rig.store.moves] == [MovePhase.RECOMMENDED]
 
 
 async def test_a_pod_that_people_want_moved_is_moved_though_its_card_is_cool(

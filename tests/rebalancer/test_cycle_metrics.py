@@ -13,8 +13,9 @@ from prometheus_client import CollectorRegistry
 from fracgpu.cards.card import CardUuid, Cordon, CordonEffect, NodeCards
 from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.disruption.heat import CardReading, CardUsage, Heat, HeatCause, ReadingQuality
-from fracgpu.disruption.move import Ending, HeldBack, HoldReason, PastMove, Plan
+from fracgpu.disruption.move import HeldBack, HoldReason, Plan
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
+from fracgpu.state.move_object import Ending, MovePhase, new_move
 from rebalancer.hindsight import SourceFate, TargetFate, outcomes
 from rebalancer.metrics import RebalancerMetrics, move_labels, timed
 from rebalancer.usage.measured import Measured
@@ -31,13 +32,11 @@ from tests.support.rebalancing import (
     a_reading,
 )
 
-SHOWN = PastMove(
-    move=a_move(),
-    started_at=NOON,
-    under_way=False,
-    ended_at=NOON,
-    ending=Ending.DRY_RUN,
-    disturbed=False,
+SHOWN, MADE = (
+    new_move(a_move(), now=NOON).with_status(
+        phase=MovePhase.DONE, phase_since=NOON, result=ending.value
+    )
+    for ending in (Ending.DRY_RUN, Ending.RELIEVED)
 )
 
 
@@ -375,9 +374,9 @@ def test_the_page_on_metrics_lists_each_with_its_type_and_labels() -> None:
 
 def judged(state: DisruptionState) -> tuple[SourceFate, TargetFate]:
     due = NOON + timedelta(seconds=ACTIVE.settle_s)
-    state = replace(state, past=[SHOWN, replace(SHOWN, ending=Ending.RELIEVED)])
+    state = replace(state, past=[SHOWN, MADE])
     (outcome,) = outcomes(state, policy=ACTIVE, since=NOON, now=due)
-    assert outcome.move == SHOWN.move
+    assert outcome.move == SHOWN.spec
     return outcome.source, outcome.target
 
 

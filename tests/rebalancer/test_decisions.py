@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import structlog
+from msgspec import structs
 
 from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.disruption.move import HeldBack, HoldReason, Plan
@@ -65,7 +66,7 @@ def test_a_decision_to_move_has_the_score_and_every_other_candidate() -> None:
     assert decision["target"] == "n2/0"
     chosen, held = decision["candidates"]
     assert chosen["subject"] == "ml/pod-a"
-    assert chosen["gain_points"] == plan.moves[0].gain_points
+    assert chosen["gain_points"] == plan.moves[0].reason.gain_points
     assert held == {
         "subject": "ml/pod-b",
         "refused_by": "outscored",
@@ -136,7 +137,7 @@ def test_a_decision_is_written_when_it_changes_and_every_ten_minutes() -> None:
 def test_a_decision_for_another_target_is_another_decision() -> None:
     state = a_disruption_state()
     plan = plan_moves(state, policy=ACTIVE, now=NOON)
-    other = replace(plan, moves=(replace(plan.moves[0], target=HOT_CARD),))
+    other = replace(plan, moves=(structs.replace(plan.moves[0], target=plan.moves[0].source),))
 
     written = Written()
 

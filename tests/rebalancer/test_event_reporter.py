@@ -3,18 +3,16 @@
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
-import msgspec
 import pytest
+from msgspec import structs
 from prometheus_client import CollectorRegistry
 
 from fracgpu.cards.card import CardUuid
 from fracgpu.disruption.disruption_state import DisruptionState
-from fracgpu.disruption.move import Ending, PastMove
-from fracgpu.state.move_object import MovePhase, OwnerReference
+from fracgpu.state.move_object import Ending, Move, MovePhase, OwnerReference
 from kube.events import EventLevel, Regarding
 from rebalancer.event_reporter import EventReporter
 from rebalancer.metrics import RebalancerMetrics, move_labels
-from rebalancer.moves.record import a_replacement
 from rebalancer.moves.steps import Action, EvictionOutcome, EvictionResult, StepContext
 from tests.fakes.clock import NOON
 from tests.support.rebalancing import (
@@ -22,10 +20,10 @@ from tests.support.rebalancing import (
     COOL_CARD,
     HOT_CARD,
     a_disruption_state,
-    a_move,
+    a_past_move,
     a_reading,
 )
-from tests.support.records import a_record
+from tests.support.records import a_record, a_replacement
 
 RECORD = a_record()
 
@@ -86,7 +84,7 @@ async def test_a_plan_says_will_and_a_dry_run_would() -> None:
     reporter, written, _ = a_journal()
 
     await reporter.planned(RECORD)
-    await reporter.planned(replace(RECORD, dry_run=True))
+    await reporter.planned(RECORD, dry_run=True)
 
     where, reason, note, _ = written.events[0]
     assert (where, reason) == ("Pod ml/pod-x", "MovePlanned")
@@ -100,8 +98,7 @@ async def test_a_plan_says_will_and_a_dry_run_would() -> None:
 async def test_an_event_about_a_move_is_on_the_pod_its_controller_and_the_node_it_leaves() -> None:
     reporter, written, _ = a_journal()
     owner = OwnerReference(api_version="apps/v1", kind="ReplicaSet", name="web-1", uid="rs")
-    spec = msgspec.structs.replace(RECORD.spec, owner=owner)
-    record = replace(RECORD, object=msgspec.structs.replace(RECORD.object, spec=spec))
+    record = structs.replace(RECORD, spec=structs.replace(RECORD.spec, owner=owner))
 
     after = record.with_status(phase=MovePhase.EVICTED)
     await reporter.entered(after, a_record(MovePhase.EVICTING), a_context())
@@ -150,16 +147,22 @@ async def test_a_return_is_counted_unless_it_takes_a_useless_move_back() -> None
         now=NOON,
         replacement=a_replacement("pod-y", "uid-y", node="n2", card=COOL_CARD),
     )
-    there = a_move(source=COOL_CARD, target=HOT_CARD, pod_uid="pod-w")
-    first = PastMove(
-        move=there, started_at=NOON, under_way=False, ending=Ending.USELESS, replacement_uid="pod-x"
-    )
+
+    def past_move(ending: Ending, replacement: str) -> Move:
+        return a_past_move(
+            minutes_ago=0,
+            source=COOL_CARD,
+            target=HOT_CARD,
+            pod_uid="pod-w",
+            ending=ending,
+            replacement_uid=replacement,
+        )
 
     counts = []
     for past in (
-        first,
-        replace(first, ending=Ending.RELIEVED),
-        replace(first, replacement_uid="pod-v"),
+        past_move(Ending.USELESS, "pod-x"),
+        past_move(Ending.RELIEVED, "pod-x"),
+        past_move(Ending.USELESS, "pod-v"),
     ):
         await reporter.entered(back, evicted, a_context(a_disruption_state(past=[past])))
         counts.append(registry.get_sample_value("fracgpu_rebalancer_ping_pongs_total"))
@@ -175,7 +178,8 @@ async def test_each_ending_is_counted_and_only_bad_news_is_an_event() -> None:
         await reporter.ended(a_record(phase).ended(ending, now=NOON, detail="why"))
 
     for ending in Ending:
-        labels = dict(zip(("mode", "result", "reason"), move_labels("surge", ending), strict=True))
+        mode = "dryRun" if ending is Ending.DRY_RUN else "surge"
+        labels = dict(zip(("mode", "result", "reason"), move_labels(mode, ending), strict=True))
         assert registry.get_sample_value("fracgpu_rebalancer_moves_total", labels) == 1
     reported = {(reason, note) for _, reason, note, _ in written.events}
     quiet = {Ending.RELIEVED, Ending.UNVERIFIED, Ending.DRY_RUN, Ending.USELESS}

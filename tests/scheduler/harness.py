@@ -18,7 +18,7 @@ from fracgpu.placement.placement import CardChooser, CardSelector
 from fracgpu.request.need import Strategy
 from fracgpu.state.bound_pod_index import BoundPodIndex
 from fracgpu.state.ledger import Ledger
-from fracgpu.state.move_object import MoveObject
+from fracgpu.state.move_object import Move
 from fracgpu.state.node_info import read_node
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from fracgpu.state.reservation import MoveClaims, claims_of
@@ -384,7 +384,7 @@ class Harness:
         self.handlers.pod_changed(change)
         self.resizer.pod_changed(change)
 
-    def see_move(self, move: MoveObject | None = None, *, gone: str = "") -> None:
+    def see_move(self, move: Move | None = None, *, gone: str = "") -> None:
         """Let the informer of Moves see one, or that the one named *gone* is gone."""
         claims = MoveClaims(move=gone) if move is None else claims_of(move)
         change = Change(

@@ -80,7 +80,7 @@ def entries(nodes: Nodes) -> tuple[SchedulerCore, frozenset[CardUuid]]:
         readings={"GPU-hot": None, "GPU-cool": None}
         | {uuid: a_reading(known.level) for uuid, known in cards.items()},
         past=[
-            replace(a_past_move(source=uuid), ended_at=NOON - timedelta(minutes=20))
+            a_past_move(source=uuid, ended_at=NOON - timedelta(minutes=20))
             for uuid, known in cards.items()
             if known.relieved
         ],

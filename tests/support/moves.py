@@ -5,12 +5,13 @@ from typing import Any, Final
 
 import msgspec
 
+from fracgpu.cards.card import CardUuid
 from fracgpu.state.move_object import (
     Beneficiary,
     CardReference,
+    Move,
     MoveMeta,
     MoveMode,
-    MoveObject,
     MovePhase,
     MoveSpec,
     MoveStatus,
@@ -18,6 +19,7 @@ from fracgpu.state.move_object import (
     PodReference,
     RequestedShare,
 )
+from fracgpu.units import Mib
 
 RESERVED_UNTIL: Final = datetime(2026, 1, 1, 12, 10, tzinfo=UTC)
 
@@ -36,10 +38,10 @@ def move_of(  # noqa: PLR0913 - what tests vary about a Move
     reserved_until: datetime | None = None,
     source_denied_until: datetime = RESERVED_UNTIL,
     beneficiary: Beneficiary | None = None,
-) -> MoveObject:
+) -> Move:
     """Return a Move of one pod (namespace, name, UID) between two cards (node, UUID)."""
     namespace, pod_name, pod_uid = pod
-    return MoveObject(
+    return Move(
         metadata=MoveMeta(name=name, uid=f"uid-{name}", resource_version="1"),
         spec=MoveSpec(
             pod=PodReference(namespace=namespace, name=pod_name, uid=pod_uid),
@@ -48,7 +50,7 @@ def move_of(  # noqa: PLR0913 - what tests vary about a Move
             ),
             source=_card(*source),
             target=_card(*target),
-            request=RequestedShare(mib=mib, limit_mib=limit_mib),
+            request=RequestedShare(mib=Mib(mib), limit_mib=Mib(limit_mib)),
             mode=mode,
             method="hot-card",
             reserved_until=RESERVED_UNTIL,
@@ -59,7 +61,7 @@ def move_of(  # noqa: PLR0913 - what tests vary about a Move
     )
 
 
-def move_body(move: MoveObject) -> dict[str, Any]:
+def move_body(move: Move) -> dict[str, Any]:
     """Return a Move as JSON for a create; its status takes a second write."""
     return {"metadata": {"name": move.name}, "spec": msgspec.to_builtins(move.spec)}
 
@@ -81,7 +83,7 @@ def a_beneficiary(
         namespace="team-b",
         name="big",
         uid=uid,
-        cards=cards or ("GPU-source",),
+        cards=tuple(map(CardUuid, cards or ("GPU-source",))),
         held_until=held_until,
         cpu_milli=cpu_milli,
         memory_mib=memory_mib,
@@ -89,4 +91,4 @@ def a_beneficiary(
 
 
 def _card(node: str, uuid: str) -> CardReference:
-    return CardReference(node=node, card=uuid, index=0, display=f"{node}/0")
+    return CardReference(node=node, card=CardUuid(uuid), index=0, display=f"{node}/0")

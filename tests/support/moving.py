@@ -15,7 +15,7 @@ from fracgpu.disruption.heat import CardReading
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from fracgpu.request.need import DEFAULT_STRATEGY, Strategy
 from fracgpu.state.allocation import Slice, write_assignment
-from fracgpu.state.move_object import MovePhase, decode_move
+from fracgpu.state.move_object import Move, MovePhase, decode_move
 from fracgpu.state.node_info import read_node
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from fracgpu.state.reservation import reservation_of
@@ -34,8 +34,8 @@ from rebalancer.moves.cordons import Cordons
 from rebalancer.moves.executor import MoveExecutor
 from rebalancer.moves.janitor import Janitor
 from rebalancer.moves.observer import Observer
-from rebalancer.moves.record import MoveRecord, MoveStore
 from rebalancer.moves.side_effects import SideEffects
+from rebalancer.moves.store import MoveStore
 from rebalancer.usage.measured import Measured
 from rebalancer.usage.prometheus import QueryError
 from simulator.background import background
@@ -362,12 +362,12 @@ class Rig:
         await until(self._caught_up, what="the informers caught up")
         await self.loop.cycle()
 
-    async def tick_until_planned(self) -> MoveRecord:
+    async def tick_until_planned(self) -> Move:
         """Tick until a move is recorded, which takes two hot cycles."""
         for _ in range(4):
             await self.tick()
-            if self.store.records:
-                return self.store.records[-1]
+            if self.store.moves:
+                return self.store.moves[-1]
         raise AssertionError("no move was planned")
 
     async def tick_until_disturbed(
@@ -380,13 +380,13 @@ class Rig:
         history: list[tuple[CordonEffect | None, list[MovePhase]]] = []
         while not history or history[-1][1] in ([], [MovePhase.PLANNED]):
             await self.tick()
-            phases = [record.phase for record in self.store.records]
+            phases = [record.phase for record in self.store.moves]
             history.append(((await effects_of(kube, "n1")).get(HOT_CARD), phases))
         return history
 
-    def record(self) -> MoveRecord:
+    def record(self) -> Move:
         """The only move on record."""
-        (record,) = self.store.records
+        (record,) = self.store.moves
         return record
 
     def figure(self, name: str, **labels: str) -> float:

@@ -15,7 +15,7 @@ from fracgpu.cards.card import Card, CardUuid
 from fracgpu.errors import WireError
 from fracgpu.request.need import Strategy
 from fracgpu.state.allocation import Slice, write_assignment
-from fracgpu.state.move_object import MoveObject
+from fracgpu.state.move_object import Move
 from fracgpu.state.node_info import read_offered_node
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from fracgpu.state.reservation import claims_of
@@ -148,7 +148,7 @@ class PageCluster:
         self.board.pod_changed(change)
         return decode_pod_info(raw)
 
-    def move(self, move: MoveObject, *, gone: bool = False) -> None:
+    def move(self, move: Move, *, gone: bool = False) -> None:
         what = ChangeType.DELETED if gone else ChangeType.MODIFIED
         key = ObjectKey("", move.name)
         change = Change(type=what, key=key, uid=move.name, resource_version="1", object=move)

@@ -20,9 +20,8 @@ from component.wiring import Wiring
 from fracgpu import names
 from fracgpu.cards.card import Card, CordonEffect
 from fracgpu.device_claims.claim import DeviceClaim, decode_claim
-from fracgpu.disruption.move import ENDED
 from fracgpu.disruption.policy import RebalancerPolicy
-from fracgpu.state.move_object import MoveObject, MovePhase, decode_move
+from fracgpu.state.move_object import ENDED, Move, MovePhase, decode_move
 from fracgpu.state.node_info import read_node
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from kube.client import KubeClient
@@ -372,13 +371,13 @@ class MovingCluster:
         found = [decode_pod_info(bytes(raw)) for raw in listed.items]
         return found if self._claimed is None else await self._claimed.of(self.kube, found)
 
-    async def moves(self, app: str) -> list[MoveObject]:
+    async def moves(self, app: str) -> list[Move]:
         """Return the Moves of one workload's pods, the oldest first."""
         found = [decode_move(bytes(raw)) for raw in (await self.kube.list(MOVES)).items]
         mine = [move for move in found if move.spec.pod.name.startswith(f"{app}-")]
         return sorted(mine, key=lambda move: move.name)
 
-    async def move(self, app: str) -> MoveObject:
+    async def move(self, app: str) -> Move:
         """Return the only Move of a workload."""
         (found,) = await self.moves(app)
         return found
@@ -404,10 +403,10 @@ class MovingCluster:
         return self.replicas[await self.leader()]
 
     async def wait_move(
-        self, app: str, holds: Callable[[MoveObject], bool], *, what: str, limit_s: float = 60
-    ) -> MoveObject:
+        self, app: str, holds: Callable[[Move], bool], *, what: str, limit_s: float = 60
+    ) -> Move:
         """Wait until a workload has one Move of which something holds; returns it."""
-        found: list[MoveObject] = []
+        found: list[Move] = []
 
         async def check() -> bool:
             found[:] = await self.moves(app)
@@ -516,7 +515,7 @@ class MovingCluster:
 
     async def settle(
         self, app: str, *, pods: int = 1, moves: int = 1, limit_s: float = 120
-    ) -> list[MoveObject]:
+    ) -> list[Move]:
         """Wait until nothing of a workload's moves is left to do; returns its Moves.
 
         It has just its *pods*, Ready and with their owner; its Moves have ended; no reservation

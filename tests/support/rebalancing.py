@@ -19,7 +19,6 @@ from fracgpu.disruption.heat import (
     ReadingQuality,
 )
 from fracgpu.disruption.load_history import LoadHistory
-from fracgpu.disruption.move import UNDER_WAY, Move, PastMove
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from fracgpu.k8s.container import ContainerSpec
 from fracgpu.k8s.scheduling.constraints import ANYWHERE, SchedulingConstraints
@@ -27,7 +26,22 @@ from fracgpu.request.need import DEFAULT_STRATEGY, ContainerNeed, PodNeed, Rebal
 from fracgpu.state.allocation import PodRecord, Slice
 from fracgpu.state.cluster_state import PlacedPod, scheduling_by_cards, settled_workloads
 from fracgpu.state.ledger import Ledger
-from fracgpu.state.move_object import MovePhase
+from fracgpu.state.move_object import (
+    CARRIED_OUT,
+    CardReference,
+    Ending,
+    Move,
+    MoveMode,
+    MovePhase,
+    MoveReason,
+    MoveSpec,
+    OwnerReference,
+    PodReference,
+    Replacement,
+    RequestedShare,
+    Transition,
+    new_move,
+)
 from fracgpu.state.pod_info import PodInfo
 from fracgpu.units import Mib
 from tests.fakes.clock import NOON
@@ -140,7 +154,7 @@ def a_disruption_state(
     pods: Sequence[PlacedPod] | None = None,
     readings: Mapping[str, CardReading | None] | None = None,
     heat: Mapping[str, Heat] | None = None,
-    past: Sequence[PastMove] = (),
+    past: Sequence[Move] = (),
     leading_since: datetime = LONG_AGO,
 ) -> DisruptionState:
     """By default: two pods of one owner make GPU-hot on n1 hot, and GPU-cool on n2 is idle.
@@ -183,39 +197,124 @@ def two_busy_pods() -> tuple[PlacedPod, PlacedPod]:
     return a_placed_pod("pod-a"), a_placed_pod("pod-b")
 
 
-def a_move(**changes: Any) -> Move:
-    """Return a move from the hot card to the cool one."""
-    move = Move(
-        pod_uid="pod-x",
-        namespace="ml",
-        name="pod-x",
-        owner_uid="owner-x",
-        source=HOT_CARD,
-        source_node="n1",
-        target=COOL_CARD,
-        target_node="n2",
-        mib=Mib(4000),
-        cores=0,
-        busy_ratio=0.45,
-        level_ratio=0.9,
-        gain_points=10.0,
+def a_move(**changes: Any) -> MoveSpec:
+    """Return a move from the hot card to the cool one, decided at noon; its parts by their names.
+
+    Those of a pod are ``pod_uid``, ``name`` and ``namespace``, of a card ``source`` and
+    ``source_node``; what a share, a reason or the spec itself consists of is named as it is.
+    """
+    defaults: dict[str, Any] = {
+        "pod_uid": "pod-x",
+        "namespace": "ml",
+        "name": "pod-x",
+        "owner_uid": "owner-x",
+        "source": HOT_CARD,
+        "source_node": "n1",
+        "target": COOL_CARD,
+        "target_node": "n2",
+        "mib": Mib(4000),
+        "busy_ratio": 0.45,
+        "level_ratio": 0.9,
+        "gain_points": 10.0,
+        "mode": MoveMode.SURGE,
+        "method": "hot-card",
+        "reserved_until": NOON + timedelta(seconds=ACTIVE.plan_ttl_s + ACTIVE.replacement_ttl_s),
+        "source_denied_until": NOON + timedelta(seconds=ACTIVE.return_cooldown_s),
+    }
+    given = defaults | changes
+
+    def part(shape: type[Any], **renamed: str) -> Any:
+        fields = {field: renamed.get(field, field) for field in shape.__struct_fields__}
+        return shape(**{to: given.pop(key) for to, key in fields.items() if key in given})
+
+    def card(end: str) -> CardReference:
+        uuid, node = given.pop(end), given.pop(f"{end}_node")
+        return CardReference(node=node, card=CardUuid(uuid), index=0, display=f"{node}/0")
+
+    owner = OwnerReference(
+        api_version="apps/v1", kind="ReplicaSet", name="web", uid=given.pop("owner_uid")
     )
-    return replace(move, **changes)
+    return MoveSpec(
+        pod=part(PodReference, uid="pod_uid"),
+        owner=owner,
+        source=card("source"),
+        target=card("target"),
+        request=part(RequestedShare),
+        reason=part(MoveReason),
+        **given,
+    )
 
 
-def a_past_move(*, minutes_ago: float = 1, under_way: bool = False, **changes: Any) -> PastMove:
-    """Return a move begun that many minutes before noon; by default between other cards."""
+def begun(
+    spec: MoveSpec,
+    *,
+    minutes_ago: float = 1,
+    phase: MovePhase = MovePhase.SURGING,
+    disturbed_at: datetime | None = None,
+    **status: Any,
+) -> Move:
+    """Return a move that was begun and came to a phase at once."""
+    started = NOON - timedelta(minutes=minutes_ago)
+    before = (MovePhase.PLANNED, MovePhase.RESERVED, MovePhase.NOTICED, MovePhase.RECOMMENDED)
+    passed = () if phase in before else (MovePhase.SURGING,)
+    move = new_move(
+        spec, now=started, phase=phase if phase is MovePhase.RECOMMENDED else MovePhase.PLANNED
+    )
+    there = Replacement(name="", uid="")
+    changes: dict[str, Any] = {
+        "phase": phase,
+        "replacement": there if phase in (MovePhase.VERIFYING, MovePhase.DONE) else None,
+        "transitions": (
+            *move.status.transitions,
+            *(Transition(phase=each, at=disturbed_at or started) for each in passed),
+        ),
+    }
+    return move.with_status(**(changes | status))
+
+
+def a_past_move(  # noqa: PLR0913 - what tests vary about a move
+    *,
+    minutes_ago: float = 1,
+    under_way: bool = False,
+    disturbed: bool = True,
+    disturbed_at: datetime | None = None,
+    ended_at: datetime | None = None,
+    ending: Ending | None = None,
+    landed: CardUuid | None = None,
+    replacement_uid: str = "",
+    **changes: Any,
+) -> Move:
+    """Return a move begun that many minutes before noon; by default between other cards.
+
+    It is verified now unless it is under way or has ended, and has disturbed its pod.
+    """
     elsewhere: dict[str, Any] = {
         "source": CardUuid("GPU-elsewhere"),
         "source_node": "n9",
         "target": CardUuid("GPU-nowhere"),
         "target_node": "n9",
     }
-    return PastMove(
-        move=a_move(**(elsewhere | changes)),
-        started_at=NOON - timedelta(minutes=minutes_ago),
-        under_way=under_way,
+    phase = MovePhase.VERIFYING
+    if ended_at is not None or ending is not None:
+        carried_out = ending in {None, Ending.DRY_RUN} | CARRIED_OUT
+        phase = MovePhase.DONE if carried_out else MovePhase.ABORTED
+    elif under_way:
+        phase = MovePhase.SURGING if disturbed else MovePhase.PLANNED
+    move = begun(
+        a_move(**(elsewhere | changes)),
+        minutes_ago=minutes_ago,
+        phase=phase,
+        disturbed_at=disturbed_at,
+        result=ending.value if ending else "",
     )
+    if landed or replacement_uid:
+        replacement = Replacement(
+            name=replacement_uid, uid=replacement_uid, card=landed or CardUuid("")
+        )
+        move = move.with_status(replacement=replacement)
+    if not disturbed:
+        move = move.with_status(transitions=move.status.transitions[:1], replacement=None)
+    return move.with_status(phase_since=ended_at) if ended_at else move
 
 
 def _cards(pod: PlacedPod) -> set[CardUuid]:
@@ -283,16 +382,3 @@ def a_cluster(
         "readings": readings | state.pop("readings", {}),
     }
     return a_disruption_state(**(given | state))
-
-
-def begun(move: Move, *, minutes_ago: float = 1, phase: MovePhase = MovePhase.SURGING) -> PastMove:
-    """Return a move that was begun."""
-    started = NOON - timedelta(minutes=minutes_ago)
-    under_way = phase in UNDER_WAY
-    return PastMove(
-        move=move,
-        started_at=started,
-        under_way=under_way,
-        ended_at=None if under_way else started,
-        phase=phase,
-    )

@@ -1,32 +1,34 @@
-"""Builds records of moves as the rebalancer keeps them."""
+"""Builds Moves as the rebalancer keeps them."""
 
-from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-import msgspec
+from msgspec import structs
 
-from fracgpu.disruption.move import Move
-from fracgpu.state.move_object import MovePhase, Transition
-from rebalancer.moves.record import MoveRecord, new_record, spec_of
+from fracgpu.cards.card import CardUuid
+from fracgpu.state.move_object import Move, MovePhase, MoveSpec, Replacement, Transition, new_move
 from tests.fakes.clock import NOON
-from tests.support.rebalancing import ACTIVE, a_disruption_state, a_move
+from tests.support.rebalancing import a_move
 
 
 def a_record(
     phase: MovePhase = MovePhase.PLANNED,
     *,
-    move: Move | None = None,
+    move: MoveSpec | None = None,
     now: datetime = NOON,
     created: datetime | None = None,
     **status: Any,
-) -> MoveRecord:
-    """Return a record that came to a phase at once; by default of ``a_move()``."""
-    spec = spec_of(move or a_move(), a_disruption_state(), policy=ACTIVE, now=now)
-    record = new_record(spec, now=now, dry_run=False)
-    metadata = msgspec.structs.replace(record.object.metadata, creation_timestamp=created)
-    stored = replace(record, object=msgspec.structs.replace(record.object, metadata=metadata))
+) -> Move:
+    """Return a Move that came to a phase at once; by default of ``a_move()``."""
+    stored = new_move(move or a_move(), now=now)
+    metadata = structs.replace(stored.metadata, creation_timestamp=created)
+    stored = structs.replace(stored, metadata=metadata)
     if phase is not MovePhase.PLANNED:
         passed = (*stored.status.transitions, Transition(phase=phase, at=now))
         stored = stored.with_status(phase=phase, transitions=passed)
     return stored.with_status(**status)
+
+
+def a_replacement(name: str, uid: str, *, node: str, card: CardUuid) -> Replacement:
+    """Return the pod that took the place of a moved one."""
+    return Replacement(name=name, uid=uid, node=node, card=card)

@@ -33,13 +33,13 @@ from fracgpu.disruption.heat import (
     Heat,
     unrelievable,
 )
-from fracgpu.disruption.move import HeldBack, HoldReason, Move
+from fracgpu.disruption.move import HeldBack, HoldReason
 from fracgpu.disruption.policy import RebalancerPolicy
 from fracgpu.disruption.simulation import PlacementSimulation, Targets
 from fracgpu.placement.snapshot_index import Cells
 from fracgpu.request.need import PodNeed
 from fracgpu.state.cluster_state import PlacedPod
-from fracgpu.state.move_object import MoveMode
+from fracgpu.state.move_object import MoveMode, MoveSpec
 
 NAME: Final = "hot-card"
 
@@ -75,7 +75,7 @@ def plan_for(
     *,
     policy: RebalancerPolicy,
     now: datetime,
-) -> tuple[Move, ...]:
+) -> tuple[MoveSpec, ...]:
     """Return the best move off one hot card, if any; append every reason against one to *held*."""
     card = CardUuid(subject)
     refusal = _card_refusal(state, card, policy=policy, now=now)
@@ -85,14 +85,14 @@ def plan_for(
     info = state.snapshot.card(card)
     simulation = PlacementSimulation(state)
     known = hindsight(state, policy=policy, now=now)
-    found: list[Move] = []
+    found: list[MoveSpec] = []
     for uid in sorted(info.pods if info else ()):
         candidate = state.pods.get(uid)
         if candidate is None:
             held.append(HeldBack(subject=uid, reason=HoldReason.NOT_KNOWN, card=card))
             continue
         answer = best_move(simulation, card, candidate, known, policy=policy, now=now)
-        if isinstance(answer, Move):
+        if isinstance(answer, MoveSpec):
             found.append(answer)
         else:
             held.append(replace(answer, card=card))
@@ -101,65 +101,66 @@ def plan_for(
     return tuple(best[:1])
 
 
-def _ranked(state: DisruptionState, moves: Sequence[Move]) -> Sequence[Move]:
+def _ranked(state: DisruptionState, moves: Sequence[MoveSpec]) -> Sequence[MoveSpec]:
     """Return the moves off one card, best first.
 
     First a pod that uses more of the card's memory than it is assigned. One that is busier than its
     share allows goes before those that keep to it, unless it would bring less than half of what the
     best move does.
     """
-    most = max((move.gain_points for move in moves), default=0.0)
+    most = max((move.reason.gain_points for move in moves), default=0.0)
 
-    def rank(move: Move) -> tuple[bool, bool, float, str]:
-        reading = state.reading(move.source)
-        overuses = reading is not None and move.pod_uid in reading.overusers
+    def rank(move: MoveSpec) -> tuple[bool, bool, float, str]:
+        reading = state.reading(move.source.card)
+        overuses = reading is not None and move.pod.uid in reading.overusers
         first = (
-            move.gain_points >= _WORTH_OF_OVERUSE * most
-            and move.busy_ratio > _granted_ratio(state, move) + _OVERUSE_SLACK
+            move.reason.gain_points >= _WORTH_OF_OVERUSE * most
+            and move.reason.busy_ratio > _granted_ratio(state, move) + _OVERUSE_SLACK
         )
-        return not overuses, not first, -move.gain_points, move.pod
+        return not overuses, not first, -move.reason.gain_points, move.pod.key
 
     return sorted(moves, key=rank)
 
 
-def _granted_ratio(state: DisruptionState, move: Move) -> float:
+def _granted_ratio(state: DisruptionState, move: MoveSpec) -> float:
     """Return the share of the card that a pod was granted: of compute, else of memory, 0..1."""
-    if move.cores:
-        return move.cores / FULL_CORES
-    info = state.snapshot.card(move.source)
-    return move.mib / info.card.capacity_mib if info and info.card.capacity_mib else 1.0
+    if move.request.cores:
+        return move.request.cores / FULL_CORES
+    info = state.snapshot.card(move.source.card)
+    return move.request.mib / info.card.capacity_mib if info and info.card.capacity_mib else 1.0
 
 
-def _outscored(move: Move) -> HeldBack:
+def _outscored(move: MoveSpec) -> HeldBack:
     return HeldBack(
-        subject=move.pod,
+        subject=move.pod.key,
         reason=HoldReason.OUTSCORED,
-        detail=f"{move.gain_points:.1f} points",
-        card=move.source,
-        gain_points=move.gain_points,
+        detail=f"{move.reason.gain_points:.1f} points",
+        card=move.source.card,
+        gain_points=move.reason.gain_points,
     )
 
 
 def why_outdated(
-    state: DisruptionState, move: Move, *, policy: RebalancerPolicy, now: datetime
+    state: DisruptionState, move: MoveSpec, *, policy: RebalancerPolicy, now: datetime
 ) -> HeldBack | None:
     """Return why a planned move should not be made any more, or None if it is still valid."""
-    reading = state.reading(move.source)
+    reading = state.reading(move.source.card)
     if reading is None:
-        return HeldBack(subject=move.source, reason=HoldReason.NOT_MEASURED)
+        return HeldBack(subject=move.source.card, reason=HoldReason.NOT_MEASURED)
     if reading.level_ratio < policy.clear_ratio:
         return HeldBack(
-            subject=move.source, reason=HoldReason.NO_GAIN, detail="the card cooled down"
+            subject=move.source.card, reason=HoldReason.NO_GAIN, detail="the card cooled down"
         )
-    doubt = _doubt(state, move.source, reading, policy)
+    doubt = _doubt(state, move.source.card, reading, policy)
     if doubt is not None:
-        return HeldBack(subject=move.source, reason=doubt)
-    pod = state.pods.get(move.pod_uid)
-    card_info = state.snapshot.card(move.source)
-    if pod is None or card_info is None or move.pod_uid not in card_info.pods:
-        return HeldBack(subject=move.pod, reason=HoldReason.NOT_KNOWN)
+        return HeldBack(subject=move.source.card, reason=doubt)
+    pod = state.pods.get(move.pod.uid)
+    card_info = state.snapshot.card(move.source.card)
+    if pod is None or card_info is None or move.pod.uid not in card_info.pods:
+        return HeldBack(subject=move.pod.key, reason=HoldReason.NOT_KNOWN)
     known = hindsight(state, policy=policy, now=now)
-    found = best_move(PlacementSimulation(state), move.source, pod, known, policy=policy, now=now)
+    simulation = PlacementSimulation(state)
+    found = best_move(simulation, move.source.card, pod, known, policy=policy, now=now)
     return found if isinstance(found, HeldBack) else None
 
 
@@ -178,7 +179,7 @@ def _card_refusal(
     budgets = budgets_of(state, policy=policy, now=now)
     shown = budgets.shown(card)
     if shown is not None:
-        detail = f"at {shown.started_at:%H:%M}: {shown.move.pod}"
+        detail = f"at {shown.planned_at:%H:%M}: {shown.spec.pod.key}"
         return HeldBack(subject=card, reason=HoldReason.SHOWN, detail=detail)
     reason = budgets.of_source(card)
     return HeldBack(subject=card, reason=reason) if reason else None
@@ -206,7 +207,7 @@ def best_move(
     *,
     policy: RebalancerPolicy,
     now: datetime,
-) -> Move | HeldBack:
+) -> MoveSpec | HeldBack:
     """Return the best move of one pod off a hot card, or why it is held back."""
     state = simulation.state
     key = candidate.info.record.key
@@ -259,7 +260,18 @@ def best_move(
     near = coolest.on(candidate.info.record.node)
     target = simulation.scheduler_choice(candidate, coolest.only(near) if near.any() else coolest)
     assert target is not None, "there is a coolest card"
-    return _move(state, card, candidate, use, (target.node, target.card), gain=gain)
+    return make_move(
+        state,
+        candidate,
+        source=(candidate.info.record.node, card),
+        target=(target.node, target.card),
+        busy_ratio=use,
+        level_ratio=reading.level_ratio,
+        gain_points=gain,
+        method=NAME,
+        policy=policy,
+        now=now,
+    )
 
 
 def _relief(reading: CardReading, use: float, policy: RebalancerPolicy) -> float:
@@ -335,35 +347,12 @@ def _closed(
     left: frozenset[CardUuid] = frozenset()
     if not budgets.may_undo(candidate.uid):
         left = state.left_by(candidate.owner_uid, policy=policy, now=now)
-    sources = {past_move.move.source for past_move in state.under_way()}
+    sources = {past_move.spec.source.card for past_move in state.under_way()}
     return frozenset({source, *left, *sources, *budgets.closed_targets()})
 
 
 def _mib_of(need: PodNeed) -> int:
     return sum(container.mib for container in need.containers)
-
-
-def _move(
-    state: DisruptionState,
-    card: CardUuid,
-    candidate: PlacedPod,
-    use: float,
-    target: tuple[str, CardUuid],
-    *,
-    gain: float,
-) -> Move:
-    reading = state.reading(card)
-    assert reading is not None, "a source is measured"
-    return make_move(
-        state,
-        candidate,
-        source=(candidate.info.record.node, card),
-        target=target,
-        busy_ratio=use,
-        level_ratio=reading.level_ratio,
-        gain_points=gain,
-        method=NAME,
-    )
 
 
 def _cost(state: DisruptionState, card: CardUuid, candidate: PlacedPod) -> float:

@@ -12,12 +12,13 @@ from typing import Final
 from fracgpu.cards.card import CardUuid
 from fracgpu.disruption.candidates import make_move, why_not_evictable, why_not_now
 from fracgpu.disruption.disruption_state import DisruptionState, card_level
-from fracgpu.disruption.move import HeldBack, HoldReason, Move, PastMove
+from fracgpu.disruption.move import HeldBack, HoldReason
 from fracgpu.disruption.policy import MakeRoom, Mode, RebalancerPolicy
 from fracgpu.disruption.room.card_table import Flags
 from fracgpu.disruption.room.prover import (
     RoomContext,
     StateProver,
+    held_for,
     room_context,
 )
 from fracgpu.disruption.room.search import (
@@ -27,7 +28,7 @@ from fracgpu.disruption.room.search import (
     single_container,
 )
 from fracgpu.state.cluster_state import PlacedPod
-from fracgpu.state.move_object import Beneficiary
+from fracgpu.state.move_object import Beneficiary, Move, MoveSpec
 
 NAME: Final = "make-room"
 
@@ -38,11 +39,7 @@ def subjects(state: DisruptionState, *, policy: RebalancerPolicy, now: datetime)
     """Return the pods that wait for room, those with a plan under way first, then by priority."""
     if policy.make_room is MakeRoom.OFF and policy.mode is not Mode.DRY_RUN:
         return ()
-    begun = {
-        past_move.move.beneficiary.uid
-        for past_move in _holding(state, now=now)
-        if past_move.move.beneficiary
-    }
+    begun = set(held_for(state.past, now=now).values())
     since = now - timedelta(seconds=policy.make_room_after_s)
     waiting = [
         (pod.uid not in begun, -pod.info.priority, pod.info.unschedulable_since, pod.uid)
@@ -61,7 +58,7 @@ def plan_for(
     *,
     policy: RebalancerPolicy,
     now: datetime,
-) -> tuple[Move, ...]:
+) -> tuple[MoveSpec, ...]:
     """Return the moves that make room for one pod, or none; append the reason to *held*."""
     waiting = state.pods.get(subject)
     if waiting is None:
@@ -76,27 +73,28 @@ def plan_for(
 
 
 def why_outdated(
-    state: DisruptionState, move: Move, *, policy: RebalancerPolicy, now: datetime
+    state: DisruptionState, move: MoveSpec, *, policy: RebalancerPolicy, now: datetime
 ) -> HeldBack | None:
     """Return why a planned move should not be made any more, or None if it is still valid."""
     beneficiary = move.beneficiary
     waiting = state.pods.get(beneficiary.uid) if beneficiary else None
     if beneficiary is None or waiting is None or not _waits(state, waiting):
-        return HeldBack(subject=move.pod, reason=HoldReason.NOT_WAITING)
-    candidate = state.pods.get(move.pod_uid)
-    held = state.snapshot.pods.get(move.pod_uid)
-    if candidate is None or held is None or move.source not in held.by_card:
-        return HeldBack(subject=move.pod, reason=HoldReason.NOT_KNOWN)
+        return HeldBack(subject=move.pod.key, reason=HoldReason.NOT_WAITING)
+    candidate = state.pods.get(move.pod.uid)
+    held = state.snapshot.pods.get(move.pod.uid)
+    if candidate is None or held is None or move.source.card not in held.by_card:
+        return HeldBack(subject=move.pod.key, reason=HoldReason.NOT_KNOWN)
     reason = why_not_evictable(
         state, candidate, policy=policy, now=now, plan=move.plan
     ) or why_not_now(state, candidate, move.mode)
     if reason is not None:
-        return HeldBack(subject=move.pod, reason=reason)
+        return HeldBack(subject=move.pod.key, reason=reason)
     context = _once_left(state, _kept_for(state, waiting, now=now), policy=policy, now=now)
     prover = StateProver(context, waiting)
     found = _find(context, waiting, prover, cards=_cards_of(beneficiary, context))
-    if found is None or move.pod_uid not in {planned.pod.uid for planned in found.moves}:
-        return HeldBack(subject=move.pod, reason=HoldReason.NO_ROOM, detail=prover.why_no_target)
+    if found is None or move.pod.uid not in {planned.pod.uid for planned in found.moves}:
+        detail = prover.why_no_target
+        return HeldBack(subject=move.pod.key, reason=HoldReason.NO_ROOM, detail=detail)
     return None
 
 
@@ -117,7 +115,7 @@ def _waits(state: DisruptionState, pod: PlacedPod) -> bool:
 
 def _plan(
     state: DisruptionState, waiting: PlacedPod, *, policy: RebalancerPolicy, now: datetime
-) -> tuple[Move, ...] | HoldReason | HeldBack:
+) -> tuple[MoveSpec, ...] | HoldReason | HeldBack:
     need = waiting.info.need
     if need is None or single_container(need) is None:
         return HoldReason.SEVERAL_CONTAINERS
@@ -128,12 +126,12 @@ def _plan(
         return _rest(state, waiting, kept, policy=policy, now=now)
     pause = timedelta(seconds=policy.owner_cooldown_s)
     tried = [
-        past for past in state.past if _is_for(past, waiting) and now - past.started_at < pause
+        past for past in state.past if _is_for(past, waiting) and now - past.planned_at < pause
     ]
     if any(not past.only_shown for past in tried):
         return HoldReason.ROOM_TRIED
     if tried and policy.mode is not Mode.ACTIVE:
-        detail = f"at {tried[-1].started_at:%H:%M}"
+        detail = f"at {tried[-1].planned_at:%H:%M}"
         return HeldBack(subject=waiting.info.record.key, reason=HoldReason.SHOWN, detail=detail)
     context = room_context(state, policy=policy, now=now)
     prover = StateProver(context, waiting)
@@ -141,19 +139,29 @@ def _plan(
     if found is None:
         key = waiting.info.record.key
         return HeldBack(subject=key, reason=HoldReason.NO_ROOM, detail=prover.why_no_target)
-    return _moves(context, waiting, found)
+    record, host = waiting.info.record, waiting.info.host
+    beneficiary = Beneficiary(
+        namespace=record.namespace,
+        name=record.name,
+        uid=record.uid,
+        cards=found.cards,
+        cpu_milli=host.cpu_milli,
+        memory_mib=host.memory_mib,
+        held_until=now + timedelta(seconds=policy.make_room_hold_s),
+    )
+    return _moves(context, found, beneficiary)
 
 
 def _rest(
     state: DisruptionState,
     waiting: PlacedPod,
-    kept: Sequence[PastMove],
+    kept: Sequence[Move],
     *,
     policy: RebalancerPolicy,
     now: datetime,
-) -> tuple[Move, ...] | HoldReason:
+) -> tuple[MoveSpec, ...] | HoldReason:
     """Return the moves of a begun plan that are left, on the cards that are kept for the pod."""
-    beneficiary = min(kept, key=lambda past: past.started_at).move.beneficiary
+    beneficiary = min(kept, key=lambda past: past.planned_at).spec.beneficiary
     assert beneficiary is not None, "moves that keep cards have a beneficiary"
     context = _once_left(state, kept, policy=policy, now=now)
     left = policy.make_room_moves - len(kept)
@@ -166,12 +174,12 @@ def _rest(
     )
     if found is None:
         return HoldReason.ROOM_KEPT
-    return tuple(replace(move, beneficiary=beneficiary) for move in _moves(context, waiting, found))
+    return _moves(context, found, beneficiary)
 
 
 def _once_left(
     state: DisruptionState,
-    kept: Sequence[PastMove],
+    kept: Sequence[Move],
     *,
     policy: RebalancerPolicy,
     now: datetime,
@@ -179,17 +187,17 @@ def _once_left(
     """Return the context as it will be once the pods that a plan already moves have left."""
     for past_move in kept:
         if past_move.under_way:
-            state = replace(state, snapshot=state.snapshot.without(past_move.move.pod_uid))
-    plan = next((past_move.move.plan for past_move in kept), "")
+            state = replace(state, snapshot=state.snapshot.without(past_move.spec.pod.uid))
+    plan = next((past_move.spec.plan for past_move in kept), "")
     return room_context(state, policy=policy, now=now, plan=plan)
 
 
-def _kept_for(state: DisruptionState, waiting: PlacedPod, *, now: datetime) -> list[PastMove]:
-    return [past for past in state.past if _is_for(past, waiting) and past.holds_cards(now=now)]
+def _kept_for(state: DisruptionState, waiting: PlacedPod, *, now: datetime) -> list[Move]:
+    return [past for past in state.past if _is_for(past, waiting) and held_for([past], now=now)]
 
 
 def _cards_of(beneficiary: Beneficiary, context: RoomContext) -> Flags:
-    return context.table.flags([CardUuid(card) for card in beneficiary.cards])
+    return context.table.flags(beneficiary.cards)
 
 
 def _free_for_all(context: RoomContext) -> Flags:
@@ -198,8 +206,8 @@ def _free_for_all(context: RoomContext) -> Flags:
     return ~context.table.flags(busy | set(context.held))
 
 
-def _ends(past_move: PastMove) -> tuple[CardUuid, CardUuid]:
-    return past_move.move.source, past_move.move.target
+def _ends(past_move: Move) -> tuple[CardUuid, CardUuid]:
+    return past_move.spec.source.card, past_move.spec.target.card
 
 
 def _find(
@@ -222,30 +230,13 @@ def _find(
     )
 
 
-def _moves(context: RoomContext, waiting: PlacedPod, plan: RoomPlan) -> tuple[Move, ...]:
-    record, policy = waiting.info.record, context.policy
-    host = waiting.info.host
-    beneficiary = Beneficiary(
-        namespace=record.namespace,
-        name=record.name,
-        uid=record.uid,
-        cards=plan.cards,
-        cpu_milli=host.cpu_milli,
-        memory_mib=host.memory_mib,
-        held_until=context.now + timedelta(seconds=policy.make_room_hold_s),
-    )
-    return tuple(
-        replace(
-            _move(context, plan.node, planned),
-            beneficiary=beneficiary,
-            plan=f"{NAME}-{record.uid}",
-            only_recommended=policy.make_room is MakeRoom.RECOMMEND,
-        )
-        for planned in plan.moves
-    )
+def _moves(context: RoomContext, plan: RoomPlan, beneficiary: Beneficiary) -> tuple[MoveSpec, ...]:
+    return tuple(_move(context, plan.node, planned, beneficiary) for planned in plan.moves)
 
 
-def _move(context: RoomContext, node: str, planned: PlannedMove) -> Move:
+def _move(
+    context: RoomContext, node: str, planned: PlannedMove, beneficiary: Beneficiary
+) -> MoveSpec:
     state, pod = context.state, planned.pod
     candidate = state.pods[pod.uid]
     use = context.use(candidate, pod.card)
@@ -259,13 +250,13 @@ def _move(context: RoomContext, node: str, planned: PlannedMove) -> Move:
         level_ratio=card_level(state, pod.card),
         gain_points=100 * pod.allocation.mib / capacity_mib - pod.cost,
         method=NAME,
+        policy=context.policy,
+        now=context.now,
+        beneficiary=beneficiary,
+        plan=f"{NAME}-{beneficiary.uid}",
     )
 
 
-def _is_for(past_move: PastMove, waiting: PlacedPod) -> bool:
-    beneficiary = past_move.move.beneficiary
+def _is_for(past_move: Move, waiting: PlacedPod) -> bool:
+    beneficiary = past_move.spec.beneficiary
     return beneficiary is not None and beneficiary.uid == waiting.uid
-
-
-def _holding(state: DisruptionState, *, now: datetime) -> list[PastMove]:
-    return [past_move for past_move in state.past if past_move.holds_cards(now=now)]

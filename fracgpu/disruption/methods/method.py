@@ -9,8 +9,9 @@ from datetime import datetime
 from typing import Protocol
 
 from fracgpu.disruption.disruption_state import DisruptionState
-from fracgpu.disruption.move import HeldBack, Move
+from fracgpu.disruption.move import HeldBack
 from fracgpu.disruption.policy import RebalancerPolicy
+from fracgpu.state.move_object import MoveSpec
 
 
 class Method(Protocol):
@@ -34,7 +35,7 @@ class Method(Protocol):
         *,
         policy: RebalancerPolicy,
         now: datetime,
-    ) -> tuple[Move, ...]:
+    ) -> tuple[MoveSpec, ...]:
         """Return the best plan for *subject*, or nothing; every refusal on the way goes to *held*.
 
         A plan is proven as a whole, and its moves begin together. If some of them are given up,
@@ -43,7 +44,7 @@ class Method(Protocol):
         ...
 
     def why_outdated(
-        self, state: DisruptionState, move: Move, *, policy: RebalancerPolicy, now: datetime
+        self, state: DisruptionState, move: MoveSpec, *, policy: RebalancerPolicy, now: datetime
     ) -> HeldBack | None:
         """Return why a move that this method planned should not be made any more, or None.
 

@@ -14,10 +14,11 @@ from fracgpu import names
 from fracgpu.cards.card import CardUuid
 from fracgpu.disruption.candidates import make_move, mode_of, why_not_evictable, why_not_now
 from fracgpu.disruption.disruption_state import DisruptionState, card_level
-from fracgpu.disruption.move import HeldBack, HoldReason, Move
+from fracgpu.disruption.move import HeldBack, HoldReason
 from fracgpu.disruption.policy import RebalancerPolicy
 from fracgpu.disruption.simulation import PlacementSimulation
 from fracgpu.state.cluster_state import PlacedPod
+from fracgpu.state.move_object import MoveSpec
 
 NAME: Final = "requested"
 
@@ -46,36 +47,36 @@ def plan_for(
     *,
     policy: RebalancerPolicy,
     now: datetime,
-) -> tuple[Move, ...]:
+) -> tuple[MoveSpec, ...]:
     """Return the move of one pod; append the reason against it to *held*."""
     found = _move(state, state.pods[subject], policy=policy, now=now)
-    if isinstance(found, Move):
+    if isinstance(found, MoveSpec):
         return (found,)
     held.append(found)
     return ()
 
 
 def why_outdated(
-    state: DisruptionState, move: Move, *, policy: RebalancerPolicy, now: datetime
+    state: DisruptionState, move: MoveSpec, *, policy: RebalancerPolicy, now: datetime
 ) -> HeldBack | None:
     """Return why a planned move should not be made any more, or None if it is still valid."""
-    pod = state.pods.get(move.pod_uid)
-    if pod is None or move.source not in _cards_of(state, move.pod_uid):
-        return HeldBack(subject=move.pod, reason=HoldReason.NOT_KNOWN)
+    pod = state.pods.get(move.pod.uid)
+    if pod is None or move.source.card not in _cards_of(state, move.pod.uid):
+        return HeldBack(subject=move.pod.key, reason=HoldReason.NOT_KNOWN)
     found = _move(state, pod, policy=policy, now=now)
     return found if isinstance(found, HeldBack) else None
 
 
 def _move(
     state: DisruptionState, candidate: PlacedPod, *, policy: RebalancerPolicy, now: datetime
-) -> Move | HeldBack:
+) -> MoveSpec | HeldBack:
     pod, cards = candidate.info, _cards_of(state, candidate.uid)
     key, mode = pod.record.key, mode_of(candidate.info)
     if not cards:
         return HeldBack(subject=key, reason=HoldReason.NOT_KNOWN)
     if _rests(state, candidate, policy=policy, now=now):
         return HeldBack(subject=key, reason=HoldReason.GIVEN_UP)
-    if any(past.move.owner_uid == candidate.owner_uid for past in state.under_way()):
+    if any(past.spec.owner.uid == candidate.owner_uid for past in state.under_way()):
         return HeldBack(subject=key, reason=HoldReason.REPLICAS_NOT_READY)
     refusal = why_not_evictable(state, candidate, policy=policy, now=now, requested=True)
     refusal = refusal or why_not_now(state, candidate, mode)
@@ -96,7 +97,7 @@ def _move(
     expected = state.loads(policy).forecast(candidate.uid, busy_ratio)[0].reshape(room.shape)
     bearing = room & (expected <= policy.hot_ratio)
     simulation = PlacementSimulation(state)
-    moving = {past.move.source for past in state.under_way()}
+    moving = {past.spec.source.card for past in state.under_way()}
     targets = simulation.targets(candidate, exclude=frozenset(moving), among=bearing)
     if not targets:
         return HeldBack(
@@ -114,6 +115,9 @@ def _move(
         level_ratio=card_level(state, source),
         gain_points=0.0,
         method=NAME,
+        policy=policy,
+        now=now,
+        requested=True,
     )
 
 
@@ -130,5 +134,5 @@ def _rests(
     return any(
         past.under_way or (past.ended_at is not None and now - past.ended_at < pause)
         for past in state.past
-        if past.move.pod_uid == candidate.uid and not past.only_shown
+        if past.spec.pod.uid == candidate.uid and not past.only_shown
     )

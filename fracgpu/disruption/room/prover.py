@@ -19,7 +19,6 @@ from fracgpu.disruption.candidates import (
     why_not_now,
 )
 from fracgpu.disruption.disruption_state import DisruptionState, budgets_of
-from fracgpu.disruption.move import PastMove
 from fracgpu.disruption.policy import RebalancerPolicy
 from fracgpu.disruption.room.card_table import CardTable, Flags
 from fracgpu.disruption.room.search import MovablePod, PlannedMove
@@ -31,7 +30,9 @@ from fracgpu.placement.outcome import Placement
 from fracgpu.placement.placement import place
 from fracgpu.placement.snapshot_index import Cells
 from fracgpu.state.allocation import CardAllocation
+from fracgpu.state.card_hold import held_cards, hold_of
 from fracgpu.state.cluster_state import PlacedPod
+from fracgpu.state.move_object import Move
 
 _ROOM: Final = frozenset({NodeFilter.RESOURCES, NodeFilter.PORTS})
 
@@ -62,7 +63,7 @@ class RoomContext:
         self.table = CardTable(state.index.matrix(state.snapshot))
         self.held = held_for(state.past, now=now)
         self.being_moved = frozenset(
-            past_move.move.pod_uid for past_move in state.past if past_move.under_way
+            past_move.spec.pod.uid for past_move in state.past if past_move.under_way
         )
         self.simulation = PlacementSimulation(state)
         self._refused: dict[str, bool] = {}
@@ -124,19 +125,15 @@ class RoomContext:
         """Return which cards may be the target of some move now."""
         state, policy = self.state, self.policy
         budgets = budgets_of(state, policy=policy, now=self.now)
-        sources = {past_move.move.source for past_move in state.past if past_move.under_way}
+        sources = {past_move.spec.source.card for past_move in state.past if past_move.under_way}
         closed = self.table.flags({*self.held, *sources, *budgets.closed_targets()})
         return self.table.open & ~closed
 
 
-def held_for(past: Sequence[PastMove], *, now: datetime) -> dict[CardUuid, str]:
+def held_for(past: Sequence[Move], *, now: datetime) -> dict[CardUuid, str]:
     """Return the cards that moves keep for waiting pods, with the UID of the pod."""
-    return {
-        CardUuid(card): past_move.move.beneficiary.uid
-        for past_move in past
-        if past_move.holds_cards(now=now) and past_move.move.beneficiary is not None
-        for card in past_move.move.beneficiary.cards
-    }
+    holds = [hold for past_move in past if (hold := hold_of(past_move)) is not None]
+    return {card: hold.pod_uid for card, hold in held_cards(holds, now=now).items()}
 
 
 @lru_cache(maxsize=1)

@@ -11,8 +11,9 @@ import pytest
 from cli.commands.moves import main, newest_first, read_moves, watch_moves
 from cli.main import CALLED_WRONG, DONE, FAILED
 from cli.main import main as fracgpu
+from fracgpu.cards.card import CardUuid
 from fracgpu.state.move_object import (
-    MoveObject,
+    Move,
     MovePhase,
     MoveReason,
     MoveStatus,
@@ -42,7 +43,7 @@ FINISHED = MoveStatus(
     phase=MovePhase.DONE,
     result="relieved",
     message="the source went from 91% to 48%",
-    replacement=Replacement(name="web-9", uid="u9", node="node-2", card="GPU-target"),
+    replacement=Replacement(name="web-9", uid="u9", node="node-2", card=CardUuid("GPU-target")),
     transitions=(
         Transition(phase=MovePhase.PLANNED, at=BEGAN),
         Transition(phase=MovePhase.SURGING, at=BEGAN.replace(minute=1), message="released"),
@@ -113,7 +114,7 @@ async def test_json_is_what_the_api_server_has(cli: Cli, flag: list[str]) -> Non
 
 
 def test_the_newest_is_first_whatever_the_order_of_the_list() -> None:
-    def made(name: str, at: datetime | None) -> MoveObject:
+    def made(name: str, at: datetime | None) -> Move:
         move = move_of(name)
         meta = msgspec.structs.replace(move.metadata, creation_timestamp=at)
         return msgspec.structs.replace(move, metadata=meta)
@@ -133,7 +134,7 @@ def test_the_newest_is_first_whatever_the_order_of_the_list() -> None:
 class Watched:
     shown: list[tuple[str, MovePhase, bool]] = field(default_factory=list)
 
-    def show(self, move: MoveObject, gone: bool) -> None:
+    def show(self, move: Move, gone: bool) -> None:
         self.shown.append((move.name, move.status.phase, gone))
 
 

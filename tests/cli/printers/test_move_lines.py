@@ -7,13 +7,13 @@ import pytest
 
 from cli.printers.move_lines import age, change_line, move_lines, move_table
 from cli.printers.text import Tone
-from fracgpu.state.move_object import MoveObject, MovePhase, MoveReason
+from fracgpu.state.move_object import Move, MovePhase, MoveReason
 from tests.support.moves import move_of
 
 NOW = datetime(2026, 1, 2, 12, tzinfo=UTC)
 
 
-def made(ago: timedelta, phase: MovePhase = MovePhase.PLANNED) -> MoveObject:
+def made(ago: timedelta, phase: MovePhase = MovePhase.PLANNED) -> Move:
     move = move_of(phase=phase)
     meta = msgspec.structs.replace(move.metadata, creation_timestamp=NOW - ago)
     return msgspec.structs.replace(move, metadata=meta)
@@ -70,7 +70,7 @@ HOT = "card gpu-node-3/0 is busy 94% of the time; card gpu-node-3/1 has room"
 LONG = "burner-wvdj2lk6hc-4kf4w"
 
 
-def a_long_move() -> MoveObject:
+def a_long_move() -> Move:
     move = move_of(
         "20261123-210411-df7bf600",
         pod=("team-with-a-long-name", LONG, "u"),

@@ -20,7 +20,7 @@ from fracgpu.device_claims.taints import (
     taints_of,
 )
 from fracgpu.state.allocation import PodRecord
-from fracgpu.state.move_object import MoveObject, MovePhase
+from fracgpu.state.move_object import Move, MovePhase
 from fracgpu.state.node_info import closed_by
 from fracgpu.state.reservation import claims_of
 from tests.support.claims import decoded, stored
@@ -37,7 +37,7 @@ ROOM_ON_A = move_of("move-2", source=("node-1", A), beneficiary=a_beneficiary(A)
 
 
 def found(
-    node: NodeCards, *moves: MoveObject, consumed: Collection[str] = (), now: datetime = NOW
+    node: NodeCards, *moves: Move, consumed: Collection[str] = (), now: datetime = NOW
 ) -> dict[CardUuid, list[DeviceTaint]]:
     taints = taints_of(node, map(claims_of, moves), consumed=consumed, now=now)
     return {card: list(some) for card, some in taints.items()}

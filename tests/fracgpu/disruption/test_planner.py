@@ -14,7 +14,7 @@ from fracgpu.cards.card import CardUuid, Health, NodeCards
 from fracgpu.disruption.change_freeze import ChangeFreeze, parse_schedule
 from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.disruption.heat import CardHeat, Heat, ReadingQuality
-from fracgpu.disruption.move import Ending, HoldReason, PastMove, Plan
+from fracgpu.disruption.move import HoldReason, Plan
 from fracgpu.disruption.planner import (
     advance_all,
     cards_to_avoid,
@@ -26,6 +26,7 @@ from fracgpu.disruption.planner import (
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from fracgpu.placement.snapshot_index import SnapshotIndex
 from fracgpu.state.cluster_state import PlacedPod
+from fracgpu.state.move_object import Ending, Move
 from fracgpu.units import Mib
 from tests.fakes.clock import NOON
 from tests.support.moves import a_beneficiary
@@ -104,23 +105,26 @@ def test_nothing_moves_and_the_plan_says_why(changes: dict[str, Any], reason: Ho
 
 def test_a_card_that_a_replacement_is_on_its_way_to_is_no_target() -> None:
     policy = replace(ACTIVE, max_in_flight=2, card_cooldown_s=1)
-    coming = a_past_move(
-        under_way=True, target=COOL_CARD, target_node="n2", mib=Mib(1), busy_ratio=0.0
+    coming, there = (
+        a_past_move(
+            under_way=under_way, target=COOL_CARD, target_node="n2", mib=Mib(1), busy_ratio=0.0
+        )
+        for under_way in (True, False)
     )
 
     assert reasons(plan(a_disruption_state(past=[coming]), policy)) == {HoldReason.NO_TARGET}
-    there = replace(coming, under_way=False)
     assert len(plan(a_disruption_state(past=[there]), policy).moves) == 1
 
 
 def test_a_pod_is_not_moved_back_to_a_card_its_owner_left() -> None:
     policy = replace(ACTIVE, owner_cooldown_s=60)
-    left = a_past_move(minutes_ago=59, owner_uid="owner-1", source=COOL_CARD)
 
-    assert reasons(plan(a_disruption_state(past=[left]), policy)) == {HoldReason.NO_TARGET}
-    assert len(
-        plan(a_disruption_state(past=[replace(left, started_at=NOON - timedelta(hours=1))])).moves
-    )
+    def planned(minutes_ago: float) -> Plan:
+        left = a_past_move(minutes_ago=minutes_ago, owner_uid="owner-1", source=COOL_CARD)
+        return plan(a_disruption_state(past=[left]), policy)
+
+    assert reasons(planned(59)) == {HoldReason.NO_TARGET}
+    assert len(planned(60).moves) == 1
 
 
 def test_a_card_that_a_pod_is_being_moved_off_is_no_target_whatever_its_heat() -> None:
@@ -193,8 +197,9 @@ def relieved(
 ) -> DisruptionState:
     """Return a state in which a pod left the card that was hot, and another card is at 0.3."""
     levels = {COOL_CARD: 0.3, **others}
-    past = replace(
-        a_past_move(minutes_ago=minutes_ago + 5, source=HOT_CARD),
+    past = a_past_move(
+        minutes_ago=minutes_ago + 5,
+        source=HOT_CARD,
         ended_at=NOON - timedelta(minutes=minutes_ago),
         **changes,
     )
@@ -260,12 +265,12 @@ def test_a_hot_card_that_is_not_measured_any_more_is_left_to_its_lapsing_cordon(
 
 
 def test_a_restarted_rebalancer_knows_from_its_record_which_cards_it_was_working_on() -> None:
-    def heat(*past: PastMove) -> CardHeat:
+    def heat(*past: Move) -> CardHeat:
         return first_heat(HOT_CARD, past, policy=ACTIVE, now=NOON)
 
     lately = NOON - timedelta(minutes=9)
-    ended = replace(a_past_move(source=HOT_CARD), ended_at=lately)
-    before = replace(ended, ended_at=NOON - timedelta(minutes=11))
+    ended = a_past_move(source=HOT_CARD, ended_at=lately)
+    before = a_past_move(source=HOT_CARD, ended_at=NOON - timedelta(minutes=11))
     cool = CardHeat(heat=Heat.COOL, since=NOON)
     assert heat() == cool
     assert heat(a_past_move()) == cool
@@ -278,9 +283,9 @@ def test_a_card_is_being_relieved_while_a_pod_is_on_its_way_off_it() -> None:
     hot = CardHeat(heat=Heat.HOT, since=NOON - timedelta(minutes=5))
     usage = {HOT_CARD: usage_of(HOT_CARD, BUSY), COOL_CARD: usage_of(COOL_CARD, a_reading(0.5))}
     leaving = a_past_move(source=HOT_CARD, under_way=True)
-    left = replace(a_past_move(source=COOL_CARD), ended_at=NOON - timedelta(minutes=1))
+    left = a_past_move(source=COOL_CARD, ended_at=NOON - timedelta(minutes=1))
 
-    def heat(*past: PastMove) -> dict[CardUuid, Heat]:
+    def heat(*past: Move) -> dict[CardUuid, Heat]:
         after = advance_all({HOT_CARD: hot}, usage, past, policy=ACTIVE, now=NOON)
         return {uuid: card_heat.heat for uuid, card_heat in after.items()}
 
@@ -401,18 +406,18 @@ def policies() -> st.SearchStrategy[RebalancerPolicy]:
 def test_a_plan_never_exceeds_its_budgets(state: DisruptionState, policy: RebalancerPolicy) -> None:
     moves = plan(state, policy).moves
     hour = [
-        past_move for past_move in state.past if NOON - past_move.started_at < timedelta(hours=1)
+        past_move for past_move in state.past if NOON - past_move.planned_at < timedelta(hours=1)
     ]
     under_way = [past_move for past_move in state.past if past_move.under_way]
 
     if moves:
         assert len(under_way) + len(moves) <= policy.max_in_flight
         assert len(hour) + len(moves) <= policy.max_per_hour
-        in_namespace = len(moves) + sum(past_move.move.namespace == "ml" for past_move in hour)
+        in_namespace = len(moves) + sum(past_move.spec.pod.namespace == "ml" for past_move in hour)
         assert in_namespace <= policy.max_per_namespace_per_hour
-    for attribute in ("source", "target", "owner_uid", "pod_uid"):
-        values = [getattr(move, attribute) for move in moves]
-        assert len(set(values)) == len(values), attribute
+    for part in ("source", "target", "owner", "pod"):
+        values = [getattr(move, part) for move in moves]
+        assert len(set(values)) == len(values), part
 
 
 @given(states(), policies())
@@ -420,28 +425,28 @@ def test_a_plan_never_targets_a_card_that_is_not_trusted_and_cool(
     state: DisruptionState, policy: RebalancerPolicy
 ) -> None:
     for move in plan(state, policy).moves:
-        assert state.usage[move.target].quality is ReadingQuality.OK
-        assert state.heat[move.target].heat is Heat.COOL
-        assert state.usage[move.source].quality is ReadingQuality.OK
-        assert state.heat[move.source].heat is Heat.HOT
-        assert move.gain_points > 0
-        reading = state.usage[move.target].reading
+        assert state.usage[move.target.card].quality is ReadingQuality.OK
+        assert state.heat[move.target.card].heat is Heat.COOL
+        assert state.usage[move.source.card].quality is ReadingQuality.OK
+        assert state.heat[move.source.card].heat is Heat.HOT
+        assert move.reason.gain_points > 0
+        reading = state.usage[move.target.card].reading
         assert reading is not None
-        assert reading.level_ratio + move.busy_ratio <= 1 + 1e-9
+        assert reading.level_ratio + move.reason.busy_ratio <= 1 + 1e-9
 
 
 @given(states(), policies())
 def test_a_plan_never_overcommits_a_card(state: DisruptionState, policy: RebalancerPolicy) -> None:
     taken: dict[CardUuid, int] = {}
     for move in plan(state, policy).moves:
-        taken[move.target] = taken.get(move.target, 0) + move.mib
+        taken[move.target.card] = taken.get(move.target.card, 0) + move.request.mib
     for card, mib in taken.items():
         load = state.snapshot.card(card)
         assert load is not None
         coming = sum(
-            past_move.move.mib
+            past_move.spec.request.mib
             for past_move in state.past
-            if past_move.under_way and past_move.move.target == card
+            if past_move.under_way and past_move.spec.target.card == card
         )
         assert load.held_mib + coming + mib <= load.card.capacity_mib
 

@@ -26,7 +26,7 @@ from fracgpu.placement.placement import (
 from fracgpu.request.need import PodNeed, Strategy
 from fracgpu.state.allocation import Assignment, PodRecord
 from fracgpu.state.ledger import Ledger
-from fracgpu.state.move_object import MoveObject, MovePhase
+from fracgpu.state.move_object import Move, MovePhase
 from fracgpu.state.pod_info import PodInfo
 from fracgpu.state.reservation import claims_of
 from tests.fakes.clock import NOON
@@ -62,7 +62,7 @@ def a_pod(
     )
 
 
-def a_ledger(*moves: MoveObject) -> Ledger:
+def a_ledger(*moves: Move) -> Ledger:
     ledger = Ledger()
     for node in NODES:
         ledger.set_node(node)
@@ -71,7 +71,7 @@ def a_ledger(*moves: MoveObject) -> Ledger:
     return ledger
 
 
-def a_move(name: str = "a", *, mib: int = 80, owner: str = "web", **changes: object) -> MoveObject:
+def a_move(name: str = "a", *, mib: int = 80, owner: str = "web", **changes: object) -> Move:
     wanted = {
         "target": ("m", "m-1"),
         "source": ("n", "n-0"),
@@ -116,11 +116,11 @@ def test_containers_on_one_card_are_added_up() -> None:
     assert [one.move for one in reservations_for(ledger, pod, now=NOON)] == ["a"]
 
 
-def replace_request(move: MoveObject, *, slots: int) -> MoveObject:
+def replace_request(move: Move, *, slots: int) -> Move:
     request = type(move.spec.request)(mib=move.spec.request.mib, slots=slots)
     spec = {name: getattr(move.spec, name) for name in move.spec.__struct_fields__}
     changed = type(move.spec)(**(spec | {"request": request}))
-    return MoveObject(metadata=move.metadata, spec=changed, status=move.status)
+    return Move(metadata=move.metadata, spec=changed, status=move.status)
 
 
 @pytest.mark.parametrize("why", ["full", "cordoned", "gone"])
@@ -157,7 +157,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.count = 0
         self.ledger = a_ledger()
         self.matrix = NodeMatrix(self.ledger)
-        self.moves: dict[str, MoveObject] = {}
+        self.moves: dict[str, Move] = {}
         self.under_way: dict[str, tuple[PodInfo, str, Assignment, str]] = {}
         self.bound: dict[str, PodRecord] = {}
 
@@ -373,7 +373,7 @@ TestAnyOrder.settings = settings(max_examples=at_least(40), stateful_step_count=
 BIG = a_beneficiary("n-0", uid="big", held_until=LATER, cpu_milli=4000, memory_mib=1000)
 
 
-def a_keeping_move(name: str = "a", **changes: Any) -> MoveObject:
+def a_keeping_move(name: str = "a", **changes: Any) -> Move:
     wanted: dict[str, Any] = {"phase": MovePhase.VERIFYING, "beneficiary": BIG}
     return a_move(name, **(wanted | changes))
 

@@ -10,7 +10,7 @@ from fracgpu.cards.card import CardUuid, NodeCards
 from fracgpu.k8s.container import ContainerSpec
 from fracgpu.state.allocation import PodRecord, Slice
 from fracgpu.state.ledger import Ledger, with_claims
-from fracgpu.state.move_object import MoveObject, MovePhase, RequestedShare
+from fracgpu.state.move_object import Move, MovePhase, RequestedShare
 from fracgpu.state.reservation import claims_of
 from fracgpu.units import Mib
 from tests.fakes.clock import NOON
@@ -24,7 +24,7 @@ UIDS = ("p1", "p2", "p3")
 
 
 @st.composite
-def a_claiming_move(draw: st.DrawFn, name: str) -> MoveObject:
+def a_claiming_move(draw: st.DrawFn, name: str) -> Move:
     (source_node, source), (target_node, target) = draw(st.permutations(CARDS))[:2]
     minutes = st.integers(-5, 5).map(lambda count: NOON + timedelta(minutes=count))
     beneficiary = None
@@ -40,7 +40,7 @@ def a_claiming_move(draw: st.DrawFn, name: str) -> MoveObject:
         reserved_until=draw(minutes),
         beneficiary=beneficiary,
     )
-    request = RequestedShare(mib=draw(st.integers(1, 4000)), slots=draw(st.integers(1, 3)))
+    request = RequestedShare(mib=Mib(draw(st.integers(1, 4000))), slots=draw(st.integers(1, 3)))
     return replace(move, spec=replace(move.spec, request=request))
 
 
@@ -78,7 +78,7 @@ def a_ledger(pods: list[PodRecord]) -> Ledger:
     ),
 )
 def test_moves_count_as_in_the_ledger_of_the_extender(
-    moves: tuple[MoveObject, ...], pods: tuple[PodRecord, ...]
+    moves: tuple[Move, ...], pods: tuple[PodRecord, ...]
 ) -> None:
     extenders = a_ledger([*pods])
     for move in moves:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fracgpu.errors import WireError
 from fracgpu.state.allocation import CardAllocation
-from fracgpu.state.move_object import MoveObject, MovePhase
+from fracgpu.state.move_object import Move, MovePhase
 from fracgpu.state.reservation import (
     claims_of,
     read_claims,
@@ -61,7 +61,7 @@ def test_the_owner_is_kept_off_the_source_unless_nothing_was_moved(phase: MovePh
     assert (denial is None) == (phase in (MovePhase.RECOMMENDED, MovePhase.ABORTED))
 
 
-def body_of(move: MoveObject, **changes: Any) -> bytes:
+def body_of(move: Move, **changes: Any) -> bytes:
     """Return a Move as JSON, with some of the spec's members replaced."""
     found = msgspec.to_builtins(move)
     found["spec"] |= changes

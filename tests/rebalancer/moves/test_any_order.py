@@ -16,13 +16,11 @@ from hypothesis import strategies as st
 
 from fracgpu.cards.card import CardUuid, Cordon
 from fracgpu.disruption.candidates import original_value, released_value
-from fracgpu.disruption.move import ENDED
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
-from fracgpu.state.move_object import MoveMode, MovePhase
+from fracgpu.state.move_object import ENDED, Move, MoveMode, MovePhase
 from rebalancer.moves.executor import MoveExecutor
 from rebalancer.moves.janitor import Remedy, what_to_do
 from rebalancer.moves.observer import Observer
-from rebalancer.moves.record import MoveRecord
 from rebalancer.moves.side_effects import SideEffects
 from rebalancer.moves.steps import (
     Action,
@@ -87,7 +85,7 @@ class Model(Observer, SideEffects):
     target_problem: str = ""
     replacement: ReplacementFacts | None = None
     made: int = 0
-    stored: MoveRecord | None = None
+    stored: Move | None = None
     dies_at: int = -1
     outcome: EvictionOutcome = EvictionOutcome.ALLOWED
     applied: bool = True
@@ -97,7 +95,7 @@ class Model(Observer, SideEffects):
 
     # -- what the executor needs ---------------------------------------------------------------
 
-    async def observe(self, record: MoveRecord, context: StepContext) -> MoveFacts:
+    async def observe(self, record: Move, context: StepContext) -> MoveFacts:
         del record, context
         victim = VictimFacts(
             there=self.there,
@@ -116,7 +114,7 @@ class Model(Observer, SideEffects):
         )
 
     async def perform(
-        self, action: Action, record: MoveRecord, facts: MoveFacts, context: StepContext
+        self, action: Action, record: Move, facts: MoveFacts, context: StepContext
     ) -> EvictionResult:
         del context
         self.die_maybe()
@@ -131,7 +129,7 @@ class Model(Observer, SideEffects):
         self.die_maybe()
         return EvictionResult(outcome=outcome, detail=outcome.value)
 
-    async def persist(self, record: MoveRecord) -> MoveRecord:
+    async def persist(self, record: Move) -> Move:
         self.die_maybe()
         self.stored = record
         self.die_maybe()
@@ -156,13 +154,13 @@ class Model(Observer, SideEffects):
         if self.dies_at == 0:
             raise Died
 
-    def apply(self, action: Action, record: MoveRecord, facts: MoveFacts) -> None:
+    def apply(self, action: Action, record: Move, facts: MoveFacts) -> None:
         if action in _ON_THE_POD and facts.victim.version != str(self.version):
             return
         match action:
             case Action.RELEASE if self.there:
                 self.announced(record, MovePhase.SURGING)
-                self.label, self.moved_by = released_value(self.label), record.id
+                self.label, self.moved_by = released_value(self.label), record.name
                 self.version += 1
             case Action.RESTORE if self.there:
                 self.label = original_value(self.label)
@@ -179,7 +177,7 @@ class Model(Observer, SideEffects):
             case _:
                 pass
 
-    def evicted(self, record: MoveRecord) -> None:
+    def evicted(self, record: Move) -> None:
         self.announced(record, MovePhase.EVICTING, MovePhase.ROLLING_BACK)
         surge = self.mode is MoveMode.SURGE and self.owner
         if surge and not (self.replacement is not None and self.replacement.ready):
@@ -197,8 +195,12 @@ class Model(Observer, SideEffects):
         else:
             self.violations.append(f"evicted by a request of before, in {self.stored.phase.value}")
 
-    def announced(self, record: MoveRecord, *phases: MovePhase) -> None:
-        if self.stored is None or self.stored.phase not in phases or record.id != self.stored.id:
+    def announced(self, record: Move, *phases: MovePhase) -> None:
+        if (
+            self.stored is None
+            or self.stored.phase not in phases
+            or record.name != self.stored.name
+        ):
             self.violations.append("not on record before it was done")
 
     def ready(self) -> int:
@@ -275,7 +277,7 @@ class Model(Observer, SideEffects):
             return
         state = a_disruption_state(
             pods=[pod for pod in PODS if self.there or pod.uid != "pod-a"],
-            past=[self.stored.past()],
+            past=[self.stored],
             readings={HOT_CARD: a_reading(0.9, pods=BUSY), COOL_CARD: a_reading(0.05)},
         )
         context = StepContext(

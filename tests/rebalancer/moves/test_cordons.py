@@ -8,15 +8,15 @@ import pytest
 from fracgpu import names
 from fracgpu.cards.annotations import write_cordons
 from fracgpu.cards.card import CardUuid, Cordon, CordonEffect, NodeCards
-from fracgpu.disruption.move import UNDER_WAY
+from fracgpu.state.card_hold import hold_of
 from fracgpu.state.cluster_state import PlacedPod
-from fracgpu.state.move_object import MovePhase
+from fracgpu.state.move_object import UNDER_WAY, MovePhase
 from kube.client import KubeClient
 from kube.kinds import NODES, Kind
 from rebalancer.moves.cordons import Cordons, DesiredCordons, desired_on
 from rebalancer.moves.janitor import Janitor, Remedy, leftovers, no_longer_needed, what_to_do
-from rebalancer.moves.record import MoveStore
 from rebalancer.moves.steps import OwnerFacts
+from rebalancer.moves.store import MoveStore
 from simulator.demo.definitions import install_definitions
 from tests.fakes.clock import NOON
 from tests.support.moves import a_beneficiary
@@ -224,12 +224,12 @@ async def test_old_moves_are_forgotten_once_a_minute(kube: KubeClient) -> None:
         await store.put(ended)
 
     await janitor.sweep([], now=NOON + timedelta(seconds=59))
-    assert len(store.records) == 2
+    assert len(store.moves) == 2
     await janitor.sweep([], now=NOON + timedelta(seconds=60))
 
-    assert [record.spec.pod.uid for record in store.records] == ["young"]
+    assert [record.spec.pod.uid for record in store.moves] == ["young"]
     await store.load()
-    assert len(store.records) == 1
+    assert len(store.moves) == 1
 
 
 LATER = NOON + timedelta(minutes=30)
@@ -266,8 +266,8 @@ async def test_the_end_of_a_hold_is_written_into_the_move(kube: KubeClient) -> N
     await janitor.end_holds({}, now=NOON + timedelta(seconds=15))
 
     await store.load()
-    (record,) = store.records
+    (record,) = store.moves
     assert record.status.held_until == NOON
-    beneficiary = record.past().move.beneficiary
-    assert beneficiary is not None
-    assert beneficiary.held_until == NOON
+    hold = hold_of(record)
+    assert hold is not None
+    assert hold.until == NOON

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from fracgpu import names
-from fracgpu.disruption.move import ENDED
-from fracgpu.state.move_object import MovePhase
+from fracgpu.state.move_object import ENDED, MovePhase
 from kube.client import KubeClient, Transport
 from kube.kinds import MOVES
 from tests.fakes.clock import VirtualClock
@@ -51,7 +50,7 @@ async def carry_on(cluster: SurgeCluster, rig: Rig) -> None:
     """Run cycles, and let scheduler and kubelet do their part, until the move settles."""
     for _ in range(16):
         await rig.tick(16)
-        record = next(iter(rig.store.records), None)
+        record = next(iter(rig.store.moves), None)
         if record is not None and record.phase in (MovePhase.VERIFYING, *ENDED):
             return
         if record is not None and record.phase is MovePhase.SURGING:
@@ -74,7 +73,7 @@ async def test_the_next_leader_finishes_a_surge_that_its_predecessor_died_in(
 
         await carry_on(cluster, cluster.rig)
 
-        (record,) = cluster.rig.store.records
+        (record,) = cluster.rig.store.moves
         assert record.phase is MovePhase.VERIFYING, record
         assert record.landed == COOL_CARD
         await cluster.wait_gone("pod-a")

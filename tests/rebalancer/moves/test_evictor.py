@@ -2,7 +2,7 @@
 
 import pytest
 
-from fracgpu.disruption.move import Move
+from fracgpu.state.move_object import MoveSpec
 from kube.client import KubeClient
 from kube.errors import (
     Cause,
@@ -28,7 +28,7 @@ from tests.support.moving import (
 from tests.support.rebalancing import a_move
 
 
-async def a_pod_to_move(kube: KubeClient) -> Move:
+async def a_pod_to_move(kube: KubeClient) -> MoveSpec:
     await make_cluster(kube)
     uid = (await kube.get_object(PODS, "pod-a", namespace=NAMESPACE))["metadata"]["uid"]
     return a_move(pod_uid=uid, namespace=NAMESPACE, name="pod-a")
@@ -43,16 +43,16 @@ async def test_a_dry_run_is_judged_like_an_eviction_and_does_nothing(kube: KubeC
     move = await a_pod_to_move(kube)
     effects = SideEffects(kube)
 
-    assert (await effects.evict(move, dry_run=True)).outcome is EvictionOutcome.ALLOWED
+    assert (await effects.evict(move.pod, dry_run=True)).outcome is EvictionOutcome.ALLOWED
     assert await is_there(kube)
     await add_budget(kube, allowed=0)
-    assert (await effects.evict(move, dry_run=True)).outcome is EvictionOutcome.BLOCKED
+    assert (await effects.evict(move.pod, dry_run=True)).outcome is EvictionOutcome.BLOCKED
 
 
 async def test_an_eviction_takes_the_pod_with_its_own_grace(kube: KubeClient) -> None:
     move = await a_pod_to_move(kube)
 
-    verdict = await SideEffects(kube).evict(move)
+    verdict = await SideEffects(kube).evict(move.pod)
 
     assert verdict.outcome is EvictionOutcome.ALLOWED
     pod = await kube.get_object(PODS, "pod-a", namespace=NAMESPACE)
@@ -62,11 +62,11 @@ async def test_an_eviction_takes_the_pod_with_its_own_grace(kube: KubeClient) ->
 async def test_a_second_eviction_finds_it_gone(kube: KubeClient) -> None:
     move = await a_pod_to_move(kube)
     effects = SideEffects(kube)
-    await effects.evict(move)
+    await effects.evict(move.pod)
 
-    assert (await effects.evict(move)).outcome is EvictionOutcome.GONE
+    assert (await effects.evict(move.pod)).outcome is EvictionOutcome.GONE
     await end_pod(kube, "pod-a")
-    assert (await effects.evict(move)).outcome is EvictionOutcome.GONE
+    assert (await effects.evict(move.pod)).outcome is EvictionOutcome.GONE
 
 
 async def test_a_pod_that_took_the_name_is_not_touched(kube: KubeClient) -> None:
@@ -74,10 +74,10 @@ async def test_a_pod_that_took_the_name_is_not_touched(kube: KubeClient) -> None
     await end_pod(kube, "pod-a")
     await add_pod(kube, "pod-a")
 
-    verdict = await SideEffects(kube).evict(move)
+    verdict = await SideEffects(kube).evict(move.pod)
 
     assert verdict.outcome is EvictionOutcome.OTHER_POD
-    assert move.pod_uid in verdict.detail
+    assert move.pod.uid in verdict.detail
     assert await is_there(kube)
 
 
@@ -97,7 +97,7 @@ async def test_a_pending_pod_bypasses_budgets_and_is_therefore_refused(kube: Kub
     pending = {"status": {"phase": "Pending"}}
     await kube.patch(PODS, "pod-a", pending, namespace=NAMESPACE, subresource="status")
 
-    verdict = await SideEffects(kube).evict(move)
+    verdict = await SideEffects(kube).evict(move.pod)
 
     assert (verdict.outcome, verdict.detail) == (EvictionOutcome.REFUSED, "it is Pending")
     assert await is_there(kube)

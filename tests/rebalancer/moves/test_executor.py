@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 
 from fracgpu import names
-from fracgpu.disruption.move import Ending, HoldReason
+from fracgpu.disruption.move import HoldReason
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
-from fracgpu.state.move_object import MovePhase
+from fracgpu.state.move_object import Ending, Move, MovePhase
 from kube.client import KubeClient, Transport
 from kube.errors import Conflict, Forbidden, Unavailable
 from kube.kinds import NODES, PODS
-from rebalancer.moves.record import MoveRecord
 from tests.fakes.clock import VirtualClock
 from tests.support.moving import (
     NAMESPACE,
@@ -60,7 +59,7 @@ class DelayingTransport:
         return self._transport.stream_lines(path, query=query, inactivity_s=inactivity_s)
 
 
-def begin(planned: MoveRecord, clock: VirtualClock) -> MoveRecord:
+def begin(planned: Move, clock: VirtualClock) -> Move:
     """Return the record as it is when the eviction may have happened."""
     for phase in (MovePhase.RESERVED, MovePhase.NOTICED, MovePhase.EVICTING):
         planned = planned.to(phase, now=clock.now())
@@ -70,7 +69,7 @@ def begin(planned: MoveRecord, clock: VirtualClock) -> MoveRecord:
 async def replace_pod(rig: Rig, *, ready: bool = True) -> None:
     """Do what kubelet, ReplicaSet and scheduler do after the eviction of pod-a."""
     await end_pod(rig.kube, "pod-a")
-    move = rig.store.records[-1].id
+    move = rig.store.moves[-1].name
     await add_pod(
         rig.kube,
         "pod-c",
@@ -96,7 +95,7 @@ async def test_a_move_runs_from_plan_to_proof(kube: KubeClient, clock: VirtualCl
     async with a_rig(kube, clock=clock) as rig:
         planned = await rig.tick_until_planned()
         assert planned.phase is MovePhase.PLANNED
-        assert (planned.move.pod, planned.move.target) == ("ml/pod-a", COOL_CARD)
+        assert (planned.spec.pod.key, planned.spec.target.card) == ("ml/pod-a", COOL_CARD)
         assert await cordons_of(kube, "n1") == {HOT_CARD: "hot"}
         assert not await terminating(kube)  # cordon one cycle before the eviction
 
@@ -142,7 +141,7 @@ async def test_no_eviction_before_the_cordon_is_visible(rig: Rig, kube: KubeClie
     await rig.tick()
 
     assert rig.record().phase is MovePhase.PLANNED
-    assert rig.record().detail == "the cordon of its card"
+    assert rig.record().status.message == "the cordon of its card"
     assert not await terminating(kube)
     await rig.tick()  # the cordon was written again in the previous cycle
     assert rig.record().phase is MovePhase.EVICTED
@@ -162,7 +161,7 @@ async def test_a_budget_that_allows_nothing_or_two_of_them_end_the_plan_undistur
 
     assert rig.record().phase is MovePhase.ABORTED
     assert rig.record().ending is Ending.OUTDATED
-    assert why.value in rig.record().detail
+    assert why.value in rig.record().status.message
     assert not rig.record().disturbed
     assert not await terminating(kube)
     assert rig.figure("evictions_total", code="blocked") == 0
@@ -341,7 +340,7 @@ async def test_budgets_survive_a_crash(kube: KubeClient, clock: VirtualClock) ->
         for _ in range(8):
             await second.tick()
 
-        assert len(second.store.records) == 1
+        assert len(second.store.moves) == 1
         assert second.figure("budget_remaining", scope="hour") == 11
 
 
@@ -354,8 +353,8 @@ async def test_an_eviction_blocked_half_way_is_tried_again_later_and_given_up_in
 
     await rig.tick()
     assert rig.record().phase is MovePhase.EVICTING
-    assert rig.record().attempts == 1
-    retry_at = rig.record().retry_at
+    assert rig.record().status.attempts == 1
+    retry_at = rig.record().status.retry_at
     assert retry_at is not None
     assert retry_at - rig.clock.now() >= timedelta(seconds=5)
     asked = rig.figure("evictions_total", code="blocked")
@@ -365,7 +364,7 @@ async def test_an_eviction_blocked_half_way_is_tried_again_later_and_given_up_in
 
     assert rig.record().ending is Ending.BLOCKED
     assert not await terminating(kube)
-    assert [record for record in rig.store.records if record.past().under_way] == []
+    assert [record for record in rig.store.moves if record.under_way] == []
 
 
 async def test_whoever_is_not_the_leader_any_more_evicts_nobody(rig: Rig, kube: KubeClient) -> None:

@@ -1,18 +1,15 @@
 """A move that makes room: what its object says, and how it is judged by the pod that waited."""
 
-import json
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from fracgpu.disruption.move import Ending, Move
 from fracgpu.disruption.planner import cards_to_cordon, plan_moves
 from fracgpu.disruption.policy import MakeRoom
 from fracgpu.state.cluster_state import PlacedPod
-from fracgpu.state.move_object import MovePhase, decode_move
-from rebalancer.moves.record import move_of, new_record, object_of, spec_of
+from fracgpu.state.move_object import Ending, MovePhase, MoveSpec, new_move
 from rebalancer.moves.steps import (
     Action,
     Do,
@@ -41,46 +38,25 @@ from tests.support.records import a_record
 KEPT = a_beneficiary("GPU-hot", uid="big", held_until=NOON + timedelta(minutes=30))
 
 
-def making_room(**changes: Any) -> Move:
-    return a_move(method="make-room", plan="make-room-big", beneficiary=KEPT, **changes)
-
-
-def test_the_object_names_the_pod_that_waits_and_the_cards_that_are_kept() -> None:
-    record = a_record(move=making_room())
-
-    assert record.spec.reason.message == "pod team-b/big waits for card n1/0; card n2/0 has room"
-    assert record.spec.beneficiary == KEPT
-    assert record.move == making_room()
-    assert record.past().move.beneficiary == KEPT
-
-
-def test_a_move_that_is_only_shown_keeps_no_card() -> None:
-    spec = spec_of(
-        making_room(),
-        a_disruption_state(),
-        policy=ACTIVE,
-        now=NOON,
-        holds=False,
-    )
-    assert spec.beneficiary is not None
-    assert spec.beneficiary.held_until == NOON
-    assert spec.beneficiary.cards == KEPT.cards
+def making_room(**changes: Any) -> MoveSpec:
+    facts = {"method": "make-room", "plan": "make-room-big", "beneficiary": KEPT}
+    return a_move(**(facts | changes))
 
 
 def test_it_begins_without_a_cordon_since_the_move_itself_keeps_the_cards() -> None:
     policy = replace(ACTIVE, make_room=MakeRoom.ACTIVE)
     state = a_cluster({"n1": {"a0": 4000}, "n2": {"b0": 8000}}, a_waiting_pod())
     (move,) = plan_moves(state, policy=policy, now=NOON).moves
-    spec = spec_of(move, state, policy=policy, now=NOON)
-    record = new_record(spec, now=NOON)
-    shown = replace(state, past=(record.past(),))
+    record = new_move(move, now=NOON)
+    shown = replace(state, past=(record,))
     nodes = {name: info.node for name, info in state.snapshot.nodes.items()}
     facts = MoveFacts(
-        victim=VictimFacts(there=True, running=True, controller_uid=move.owner_uid),
+        victim=VictimFacts(there=True, running=True, controller_uid=move.owner.uid),
         owner=OwnerFacts(there=True, observed=True, desired=1, ready=1),
     )
 
-    assert move.source not in cards_to_cordon(shown, policy=policy, now=NOON)
+    assert move.reason.message == "pod ml/big waits for card n1/0; card n2/0 has room"
+    assert move.source.card not in cards_to_cordon(shown, policy=policy, now=NOON)
     context = StepContext(state=shown, nodes=nodes, policy=policy, now=NOON)
     assert planned(record, facts, context) == Do(Action.PREFLIGHT)
 
@@ -96,7 +72,7 @@ def judged(*waiting: PlacedPod, minutes: float, target: float = 0.1) -> Any:
 
 def ending(step: Any) -> Ending | None:
     assert isinstance(step, Enter)
-    return step.record.ending
+    return step.move.ending
 
 
 def test_it_helped_if_the_pod_has_started_and_the_target_stayed_cool() -> None:
@@ -111,14 +87,8 @@ def test_it_is_not_judged_while_the_cards_are_kept_for_the_pod() -> None:
 
 @pytest.mark.parametrize("waiting", [(), (a_waiting_pod(),)])
 def test_it_was_useless_if_the_pod_did_not_start_in_time(waiting: tuple[PlacedPod, ...]) -> None:
-    late = replace(making_room(), beneficiary=a_beneficiary("GPU-hot", uid="big", held_until=NOON))
+    late = making_room(beneficiary=a_beneficiary("GPU-hot", uid="big", held_until=NOON))
     since = NOON - timedelta(minutes=31)
     record = a_record(MovePhase.VERIFYING, move=late, now=since, phase_since=since)
     context = StepContext(state=a_disruption_state(pods=waiting), nodes={}, policy=ACTIVE, now=NOON)
     assert ending(verifying(record, None, context)) is Ending.USELESS  # type: ignore[arg-type]
-
-
-def test_the_object_is_read_back_as_it_was_written() -> None:
-    record = new_record(a_record(move=making_room()).spec, now=NOON)
-    body = {**object_of(record)}
-    assert move_of(decode_move(json.dumps(body, default=str).encode()).spec) == making_room()

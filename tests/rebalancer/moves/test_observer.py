@@ -35,7 +35,7 @@ from tests.support.scripted import a_server
 
 RECORD = a_record(move=a_move(pod_uid="pod-a", owner_uid="owner-1"), created=NOON)
 LATER = NOON + timedelta(seconds=20)
-CONSUMED = {"move": RECORD.id}
+CONSUMED = {"move": RECORD.name}
 
 
 def a_pod(uid: str, **facts: Any) -> PlacedPod:
@@ -90,7 +90,7 @@ def test_what_is_seen_of_the_moved_pod() -> None:
 
 
 def test_what_is_seen_of_the_replacement() -> None:
-    notes = {names.MOVE: RECORD.id, DELETION_COST: LOWEST_COST}
+    notes = {names.MOVE: RECORD.name, DELETION_COST: LOWEST_COST}
     pod = a_placed_pod("pod-c", COOL_CARD, node="n2", annotations=notes, ready=False)
 
     found = replacement_of(pod.info, stuck="")

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from fracgpu import names
+from fracgpu.state.move_object import Move
 from kube.client import KubeClient
 from kube.errors import Conflict, KubeError, error_from_status
 from kube.kinds import PODS
-from rebalancer.moves.record import MoveRecord
 from rebalancer.moves.side_effects import SideEffects, judge_write
 from rebalancer.moves.steps import (
     DELETION_COST,
@@ -33,7 +33,7 @@ CONTEXT = StepContext(
 class World:
     """Pod pod-a of a cluster, and the side effects on it."""
 
-    def __init__(self, kube: KubeClient, record: MoveRecord) -> None:
+    def __init__(self, kube: KubeClient, record: Move) -> None:
         self.kube, self.record = kube, record
         self.may_write = True
         self.effects = SideEffects(kube.guarded(self._guard))
@@ -78,7 +78,7 @@ async def test_a_pod_is_released_and_gets_back_exactly_what_it_had(world: World)
     assert await world.do(Action.RELEASE) is EvictionOutcome.ALLOWED
     released = await world.pod()
     assert released["labels"]["pod-template-hash"] == f"{HASH}.moved"
-    assert released["annotations"][names.MOVED_BY] == world.record.id
+    assert released["annotations"][names.MOVED_BY] == world.record.name
     assert await world.do(Action.RESTORE) is EvictionOutcome.ALLOWED
     restored = await world.pod()
     assert restored["labels"] == before["labels"]

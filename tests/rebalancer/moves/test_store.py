@@ -9,36 +9,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fracgpu.cards.card import CardUuid
-from fracgpu.disruption.move import ENDED, UNDER_WAY, Ending
 from fracgpu.errors import WireError
-from fracgpu.state.move_object import MoveMode, MovePhase, RequestedShare, decode_move
-from fracgpu.units import Mib
+from fracgpu.state.move_object import (
+    ENDED,
+    NEXT,
+    UNDER_WAY,
+    Ending,
+    Move,
+    MovePhase,
+    decode_move,
+    object_of,
+)
 from kube.client import KubeClient
 from kube.errors import Conflict, NotFound
 from kube.kinds import CUSTOM_RESOURCE_DEFINITIONS, MOVES
-from rebalancer.moves.record import (
-    NEXT,
-    MoveRecord,
+from rebalancer.moves.store import (
     MoveStore,
     MovesUnreadable,
-    a_replacement,
-    longest_before_bound,
-    move_of,
-    object_of,
     outlived,
-    spec_of,
 )
 from simulator.demo.definitions import install_definitions
 from tests.fakes.clock import NOON
 from tests.support.rebalancing import (
-    ACTIVE,
-    COOL_CARD,
-    HOT_CARD,
-    a_disruption_state,
     a_move,
-    a_placed_pod,
 )
-from tests.support.records import a_record
+from tests.support.records import a_record, a_replacement
 
 RECORD = a_record()
 
@@ -53,13 +48,13 @@ def another(kube: KubeClient) -> MoveStore:
     return MoveStore(kube)
 
 
-def same(one: MoveRecord, other: MoveRecord) -> bool:
-    return (one.id, one.spec, one.status) == (other.id, other.spec, other.status)
+def same(one: Move, other: Move) -> bool:
+    return (one.name, one.spec, one.status) == (other.name, other.spec, other.status)
 
 
 async def test_what_is_put_is_read_by_the_next_process(kube: KubeClient, store: MoveStore) -> None:
     await store.load()
-    assert store.records == ()
+    assert store.moves == ()
     stored = await store.put(RECORD)
     reserved = stored.to(MovePhase.RESERVED, now=NOON)
     await store.put(reserved)
@@ -67,16 +62,16 @@ async def test_what_is_put_is_read_by_the_next_process(kube: KubeClient, store: 
     second = another(kube)
     await second.load()
 
-    (found,) = second.records
+    (found,) = second.moves
     assert same(found, reserved)
-    shown = await kube.get_object(MOVES, RECORD.id)
+    shown = await kube.get_object(MOVES, RECORD.name)
     assert shown["status"]["phase"] == "Reserved"
 
 
 async def test_the_phase_is_shown_from_the_beginning(kube: KubeClient, store: MoveStore) -> None:
     await store.put(RECORD)
 
-    shown = await kube.get_object(MOVES, RECORD.id)
+    shown = await kube.get_object(MOVES, RECORD.name)
 
     assert shown["status"]["phase"] == "Planned"
 
@@ -87,14 +82,14 @@ async def test_a_writer_that_did_not_see_the_last_write_conflicts(
     await store.put(RECORD)
     second = another(kube)
     await second.load()
-    await second.put(second.records[0].to(MovePhase.RESERVED, now=NOON))
+    await second.put(second.moves[0].to(MovePhase.RESERVED, now=NOON))
 
     with pytest.raises(Conflict):
-        await store.put(store.records[0].to(MovePhase.RESERVED, now=NOON))
+        await store.put(store.moves[0].to(MovePhase.RESERVED, now=NOON))
     with pytest.raises(Conflict):  # neither may a name be taken twice
         await another(kube).put(RECORD)
     await store.load()
-    await store.put(store.records[0].to(MovePhase.NOTICED, now=NOON))
+    await store.put(store.moves[0].to(MovePhase.NOTICED, now=NOON))
 
 
 async def test_a_status_of_another_version_is_not_taken_for_none(
@@ -106,9 +101,9 @@ async def test_a_status_of_another_version_is_not_taken_for_none(
     schema["properties"]["phase"]["enum"].append("Teleporting")
     await kube.replace(CUSTOM_RESOURCE_DEFINITIONS, definition)
     patch = {"status": {"phase": "Teleporting"}}
-    await kube.patch(MOVES, stored.id, patch, subresource="status")
+    await kube.patch(MOVES, stored.name, patch, subresource="status")
 
-    with pytest.raises(MovesUnreadable, match=f"Move {stored.id}: .*; delete it to forget it"):
+    with pytest.raises(MovesUnreadable, match=f"Move {stored.name}: .*; delete it to forget it"):
         await another(kube).load()
 
 
@@ -123,13 +118,13 @@ async def test_a_move_that_somebody_deleted_is_forgotten(
     kube: KubeClient, store: MoveStore
 ) -> None:
     stored = await store.put(RECORD)
-    await kube.delete(MOVES, RECORD.id)
+    await kube.delete(MOVES, RECORD.name)
 
     with pytest.raises(NotFound):
         await store.put(stored.to(MovePhase.RESERVED, now=NOON))
     await store.load()
 
-    assert store.records == ()
+    assert store.moves == ()
 
 
 THERE = a_replacement("pod-y", "uid-y", node="n2", card=CardUuid("GPU-x"))
@@ -152,8 +147,9 @@ def test_a_step_begins_a_phase_afresh() -> None:
 
     went_on = stuck.to(MovePhase.EVICTED, now=later)
 
-    assert (went_on.attempts, went_on.retry_at, went_on.phase_since) == (0, None, later)
-    assert went_on.detail == ""
+    assert (went_on.status.attempts, went_on.status.retry_at) == (0, None)
+    assert went_on.phase_since == later
+    assert went_on.status.message == ""
     assert went_on.planned_at == NOON
     assert went_on.first_in(MovePhase.EVICTED) == later
     assert went_on.first_in(MovePhase.VERIFYING) is None
@@ -175,29 +171,34 @@ def test_a_step_begins_a_phase_afresh() -> None:
 def test_a_move_ends_as_done_or_aborted(phase: MovePhase, ending: Ending, last: MovePhase) -> None:
     ended = a_record(phase).ended(ending, now=NOON, detail="why")
 
-    assert (ended.phase, ended.ending, ended.detail) == (last, ending, "why")
+    assert (ended.phase, ended.ending, ended.status.message) == (last, ending, "why")
 
 
 @pytest.mark.parametrize("phase", MovePhase)
-def test_budgets_see_what_is_under_way_what_was_useless_and_whom_it_disturbed(
+def test_budgets_see_what_is_under_way_what_has_ended_and_whom_it_disturbed(
     phase: MovePhase,
 ) -> None:
-    past = a_record(phase, result=Ending.USELESS.value, replacement=THERE).past()
+    past = a_record(phase, replacement=THERE)
 
     assert past.under_way is (phase in UNDER_WAY)
     assert (past.ended_at is not None) is (phase in ENDED)
-    assert past.useless is (phase in ENDED)
     assert past.landed == "GPU-x"
     assert past.disturbed is (phase in (MovePhase.SURGING, MovePhase.EVICTING))
-    assert past.phase is phase
-    assert (past.ending is not None) is (phase in ENDED)
+
+
+def test_a_surge_that_is_rolled_back_has_failed_once_it_has_ended() -> None:
+    surge = a_record(MovePhase.SURGING)
+    undone = surge.to(MovePhase.ROLLING_BACK, now=NOON, result=Ending.NOT_READY.value)
+
+    assert (undone.ending, undone.failed) == (Ending.NOT_READY, False)
+    assert undone.ended(Ending.NOT_READY, now=NOON).failed
 
 
 def test_whom_a_move_disturbed_stays_known_after_its_end() -> None:
     evicting = a_record(MovePhase.EVICTING)
 
-    assert evicting.ended(Ending.BLOCKED, now=NOON).past().disturbed
-    assert not a_record().ended(Ending.EXPIRED, now=NOON).past().disturbed
+    assert evicting.ended(Ending.BLOCKED, now=NOON).disturbed
+    assert not a_record().ended(Ending.EXPIRED, now=NOON).disturbed
 
 
 def test_a_move_without_a_status_is_planned_since_it_was_created() -> None:
@@ -222,16 +223,16 @@ def test_a_replacement_that_is_ready_by_turns_does_not_make_the_object_grow() ->
 def test_a_message_is_no_longer_than_the_schema_allows(text: str) -> None:
     record = a_record().ended(Ending.REFUSED, now=NOON, detail=text)
 
-    assert record.detail == text[:1024]
-    assert record.with_status(message=text).detail == text[:1024]
+    assert record.status.message == text[:1024]
+    assert record.with_status(message=text).status.message == text[:1024]
 
 
 def test_the_name_of_a_move_sorts_by_time_and_says_which_pod() -> None:
-    assert a_record(move=a_move(pod_uid="0B7F9C21-77")).id == "20260105-120000-0b7f9c21"
+    assert a_record(move=a_move(pod_uid="0B7F9C21-77")).name == "20260105-120000-0b7f9c21"
 
 
 def test_a_week_is_kept_a_thousand_at_most_and_what_is_not_over_for_ever() -> None:
-    def ended(days: float, uid: str = "u") -> MoveRecord:
+    def ended(days: float, uid: str = "u") -> Move:
         when = NOON - timedelta(days=days)
         return a_record(MovePhase.DONE, move=a_move(pod_uid=uid), now=when, phase_since=when)
 
@@ -241,44 +242,6 @@ def test_a_week_is_kept_a_thousand_at_most_and_what_is_not_over_for_ever() -> No
     many = [ended(1 + number / 10_000, f"{number:08}") for number in range(1003)]
     forgotten = outlived([*many, old], now=NOON)
     assert forgotten == [many[1002], many[1001], many[1000], many[999]]
-
-
-POD = a_placed_pod("pod-a", owner=("ReplicaSet", "web-5d4f8c", "owner-1"))
-MOVE = a_move(pod_uid="pod-a", name="pod-a", owner_uid="owner-1")
-
-
-def test_a_spec_says_who_moves_from_where_to_where_and_why() -> None:
-    spec = spec_of(MOVE, a_disruption_state(pods=[POD]), policy=ACTIVE, now=NOON)
-
-    assert (spec.pod.namespace, spec.pod.name, spec.pod.uid) == ("ml", "pod-a", "pod-a")
-    assert (spec.owner.api_version, spec.owner.kind) == ("apps/v1", "ReplicaSet")
-    assert (spec.owner.name, spec.owner.uid) == ("web-5d4f8c", "owner-1")
-    assert (spec.source.card, spec.source.display) == (HOT_CARD, "n1/0")
-    assert (spec.target.card, spec.target.display) == (COOL_CARD, "n2/0")
-    assert spec.request == RequestedShare(mib=4000, cores=0, slots=1)
-    assert spec.reason.message == "card n1/0 is busy 90% of the time; card n2/0 has room"
-    assert spec.config_hash == ACTIVE.digest
-
-
-@pytest.mark.parametrize("mode", MoveMode)
-def test_the_decision_can_be_read_back_from_the_spec(mode: MoveMode) -> None:
-    move = a_move(mode=mode, plan="p", method="make-room", cores=30, limit_mib=Mib(9000))
-
-    spec = spec_of(move, a_disruption_state(), policy=ACTIVE, now=NOON)
-
-    assert move_of(spec) == move
-
-
-def test_the_reservation_outlives_every_step_before_the_replacement_is_bound() -> None:
-    state = a_disruption_state()
-    spec = spec_of(MOVE, state, policy=ACTIVE, now=NOON)
-    shown = spec_of(MOVE, state, policy=ACTIVE, now=NOON, holds=False)
-
-    assert spec.reserved_until == NOON + timedelta(seconds=120 + 0 + 600)
-    assert spec.source_denied_until == NOON + timedelta(seconds=ACTIVE.return_cooldown_s)
-    evict = longest_before_bound(MoveMode.EVICT, ACTIVE)
-    assert evict - longest_before_bound(MoveMode.SURGE, ACTIVE) == timedelta(seconds=600)
-    assert shown.reserved_until == shown.source_denied_until == NOON
 
 
 @given(
@@ -295,21 +258,21 @@ def test_records_survive_json(
 
     body = object_of(record)
 
-    assert MoveRecord(object=decode_move(msgspec.json.encode(body))) == record
+    assert decode_move(msgspec.json.encode(body)) == record
     assert body["status"]["phase"] == phase.value
 
 
-def edited(**status: object) -> MoveRecord:
+def edited(**status: object) -> Move:
     """Return a record as it is read after people have changed its status."""
     body = object_of(a_record(MovePhase.ABORTED, result=Ending.POD_GONE.value))
     body["status"] |= status
-    return MoveRecord(object=decode_move(msgspec.json.encode(body)))
+    return decode_move(msgspec.json.encode(body))
 
 
 def test_an_end_that_this_version_does_not_know_counts_as_a_failure() -> None:
     past = edited(
         result="of-a-later-version", transitions=[{"phase": "Evicting", "at": NOON.isoformat()}]
-    ).past()
+    )
 
     assert past.failed
 
@@ -330,7 +293,7 @@ def test_a_time_that_people_wrote_can_be_compared(status: Mapping[str, object]) 
     outlived(moves, now=NOON)
     for move in moves:
         move.age(now=NOON)
-        assert move.retry_at is None or move.retry_at < NOON
+        assert move.status.retry_at is None or move.status.retry_at < NOON
     assert len(sorted(move.planned_at for move in moves)) == len(moves)
 
 

@@ -1,6 +1,6 @@
 """The history of loads: each span is asked for once, and outlives the pod that it is of."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
@@ -83,7 +83,7 @@ async def test_a_replacement_has_the_history_of_the_pod_that_it_replaced() -> No
     await recorder.observe(POLICY, at_s=NOW_S - SPAN_S)
     spans.pods = ("c", "b")
     await recorder.observe(POLICY, at_s=NOW_S)
-    moved = replace(a_past_move(pod_uid="a"), replacement_uid="c")
+    moved = a_past_move(pod_uid="a", replacement_uid="c")
 
     history = recorder.history((moved,))
 

@@ -16,7 +16,7 @@ from fracgpu.device_claims.claim import DeviceClaim
 from fracgpu.k8s.disruption_budget import PodDisruptionBudget
 from fracgpu.k8s.workloads.quota import ResourceQuota
 from fracgpu.request.need import Strategy
-from fracgpu.state.move_object import MoveObject
+from fracgpu.state.move_object import Move
 from fracgpu.state.node_info import observe_offered_node
 from fracgpu.state.reservation import claims_of
 from kube.errors import (
@@ -388,7 +388,7 @@ class ClaimsHarness:
     def see_claim(self, claim: Json, *, gone: bool = False) -> None:
         self.cache.claim_changed(_change(decoded(claim), claim, gone=gone))
 
-    def see_move(self, move: MoveObject, *, gone: bool = False) -> None:
+    def see_move(self, move: Move, *, gone: bool = False) -> None:
         body = {"metadata": {"name": move.name}}
         self.cache.move_changed(_change(claims_of(move), body, gone=gone))
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fracgpu.device_claims.taints import kept_for, reserved_by
-from fracgpu.state.move_object import MoveObject
+from fracgpu.state.move_object import Move
 from fracgpu.state.pod_info import PodInfo
 from scheduler.claims.cache import UnboundPod
 from scheduler.claims.planner import ClaimPlanner, Plan, why_no_claim
@@ -116,7 +116,7 @@ def test_cpu_that_another_pod_is_about_to_take_is_not_free() -> None:
 LATER = NOON + timedelta(hours=1)
 
 
-def move_to(node: str, **facts: Any) -> MoveObject:
+def move_to(node: str, **facts: Any) -> Move:
     target = (node, f"GPU-{node}-0")
     facts = {"owner_uid": "rs", "source": ("n9", "GPU-n9-0"), "target": target} | facts
     return move_of(mib=6000, reserved_until=LATER, **facts)

@@ -10,7 +10,7 @@ from fracgpu import names
 from fracgpu.k8s.resources import HostResources
 from fracgpu.placement.placement import MAX_SCORE
 from fracgpu.request.need import Strategy
-from fracgpu.state.move_object import MoveObject, MovePhase
+from fracgpu.state.move_object import Move, MovePhase
 from tests.fakes.clock import NOON
 from tests.scheduler.harness import Harness
 from tests.support.gpu import a_gpu_pod
@@ -28,7 +28,7 @@ def a_cluster(*nodes: str, strategy: Strategy = Strategy.PACK) -> Harness:
     return cluster
 
 
-def keeping(cluster: Harness, *cards: str, **changes: Any) -> MoveObject:
+def keeping(cluster: Harness, *cards: str, **changes: Any) -> Move:
     """Return a Move from the first card of *n* to a node elsewhere that keeps cards for ``big``."""
     uid = cluster.api.pods["big"]["metadata"]["uid"]
     kept = a_beneficiary(*(cards or ("GPU-n-0",)), uid=uid, held_until=UNTIL)

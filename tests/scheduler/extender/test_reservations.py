@@ -12,7 +12,7 @@ from fracgpu import names
 from fracgpu.placement.placement import MAX_SCORE
 from fracgpu.request.need import Strategy
 from fracgpu.state.allocation import read_assignment
-from fracgpu.state.move_object import MoveObject, MovePhase
+from fracgpu.state.move_object import Move, MovePhase
 from fracgpu.state.pod_info import decode_pod_info
 from fracgpu.units import Mib
 from scheduler.extender.api import PreemptionArgs
@@ -26,7 +26,7 @@ OWNER = "uid-web"
 STRATEGIES = pytest.mark.parametrize("strategy", Strategy)
 
 
-def a_move(name: str = "move-1", **changes: Any) -> MoveObject:
+def a_move(name: str = "move-1", **changes: Any) -> Move:
     """Return a Move of 8,000 MiB from GPU-n-0 to GPU-m-1, for the next pod of OWNER."""
     wanted: dict[str, Any] = {
         "source": ("n", "GPU-n-0"),

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from fracgpu.cards.annotations import write_cordons, write_used
 from fracgpu.cards.card import CardUuid, Cordon, Health
-from fracgpu.state.move_object import MoveMeta, MoveObject, MovePhase, MoveStatus, Transition
+from fracgpu.state.move_object import Move, MoveMeta, MovePhase, MoveStatus, Transition
 from fracgpu.units import Mib
 from scheduler.page.documents import FilterAnswer, encode, move_document, waiting_document
 from tests.fakes.clock import NOON
@@ -141,7 +141,7 @@ def test_a_move_shows_its_ends_its_reason_and_its_phases() -> None:
         phase=MovePhase.SURGING,
         transitions=(Transition(phase=MovePhase.PLANNED, at=NOON, message="hot"),),
     )
-    move = MoveObject(
+    move = Move(
         metadata=MoveMeta(name="m", creation_timestamp=NOON), spec=move_of().spec, status=status
     )
 

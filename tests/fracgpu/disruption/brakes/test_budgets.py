@@ -17,8 +17,9 @@ from fracgpu.disruption.brakes import (
     effective_mode,
     open_breakers,
 )
-from fracgpu.disruption.move import Ending, HoldReason, PastMove
+from fracgpu.disruption.move import HoldReason
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
+from fracgpu.state.move_object import Ending, Move
 from tests.fakes.clock import NOON
 from tests.support.rebalancing import ACTIVE, a_move, a_past_move
 
@@ -26,8 +27,10 @@ HOUR = timedelta(hours=1)
 DAY = timedelta(days=1)
 DRY_RUN = replace(ACTIVE, mode=Mode.DRY_RUN)
 
+MINUTE = timedelta(minutes=1)
 
-def budgets(*past: PastMove, policy: RebalancerPolicy = ACTIVE, now: datetime = NOON) -> Budgets:
+
+def budgets(*past: Move, policy: RebalancerPolicy = ACTIVE, now: datetime = NOON) -> Budgets:
     return Budgets(past, policy=policy, now=now)
 
 
@@ -38,15 +41,13 @@ def of_pod(found: Budgets, **changes: str) -> HoldReason | None:
     )
 
 
-def undisturbed(past_move: PastMove, *, ended_ago_s: float = 0) -> PastMove:
+def undisturbed(*, ended_ago_s: float = 0, **past: Any) -> Move:
     ended_at = NOON - timedelta(seconds=ended_ago_s)
-    return replace(
-        past_move, disturbed=False, under_way=False, ending=Ending.OUTDATED, ended_at=ended_at
-    )
+    return a_past_move(disturbed=False, ending=Ending.OUTDATED, ended_at=ended_at, **past)
 
 
 def test_a_move_that_disturbed_nobody_counts_against_no_budget() -> None:
-    many = [undisturbed(a_past_move(minutes_ago=m), ended_ago_s=60 * m) for m in range(1, 50)]
+    many = [undisturbed(minutes_ago=m, ended_ago_s=60 * m) for m in range(1, 50)]
 
     found = budgets(*many)
 
@@ -57,7 +58,7 @@ def test_a_move_that_disturbed_nobody_counts_against_no_budget() -> None:
 
 
 def test_but_its_owner_is_left_alone_for_a_while() -> None:
-    past = undisturbed(a_past_move(owner_uid="owner-1"), ended_ago_s=299)
+    past = undisturbed(owner_uid="owner-1", ended_ago_s=299)
 
     assert of_pod(budgets(past)) is HoldReason.GIVEN_UP
     assert of_pod(budgets(past, now=NOON + timedelta(seconds=1))) is None
@@ -68,12 +69,10 @@ def test_what_was_only_shown_is_no_cooldown_and_is_shown_once_an_hour(
     policy: RebalancerPolicy,
 ) -> None:
     shown = [
-        replace(
-            a_past_move(minutes_ago=m, owner_uid="owner-1"), ending=Ending.DRY_RUN, disturbed=False
-        )
+        a_past_move(minutes_ago=m, owner_uid="owner-1", ending=Ending.DRY_RUN, disturbed=False)
         for m in range(ACTIVE.max_per_hour)
     ]
-    source = shown[0].move.source
+    source = shown[0].spec.source.card
 
     for found in (budgets(*shown), budgets(*shown, policy=policy)):
         assert found.of_cluster() is None
@@ -82,24 +81,25 @@ def test_what_was_only_shown_is_no_cooldown_and_is_shown_once_an_hour(
     assert budgets(*shown).shown(source) is None
     last = budgets(*shown, policy=policy).shown(source)
     assert last is not None
-    assert last.started_at == NOON
+    assert last.planned_at == NOON
     an_hour_later = budgets(*shown, policy=policy, now=NOON + timedelta(hours=1))
     assert an_hour_later.shown(source) is None
 
 
 def test_a_move_that_helped_nobody_is_undone_once_and_then_its_owner_rests() -> None:
-    failed = replace(
-        a_past_move(minutes_ago=20, owner_uid="owner-1", pod_uid="first"),
-        ending=Ending.USELESS,
-        replacement_uid="second",
-    )
-    undone = replace(
-        a_past_move(minutes_ago=2, owner_uid="owner-1", pod_uid="second"),
-        ending=Ending.USELESS,
-        replacement_uid="third",
-    )
+    def tried(minutes_ago: float, pod: str, came: str, ending: Ending = Ending.USELESS) -> Move:
+        return a_past_move(
+            minutes_ago=minutes_ago,
+            owner_uid="owner-1",
+            pod_uid=pod,
+            ending=ending,
+            replacement_uid=came,
+        )
 
-    def why(pod_uid: str, *past: PastMove) -> HoldReason | None:
+    failed, undone = tried(20, "first", "second"), tried(2, "second", "third")
+    relieved = tried(20, "first", "second", Ending.RELIEVED)
+
+    def why(pod_uid: str, *past: Move) -> HoldReason | None:
         return budgets(*past).of_pod(pod_uid, owner_uid="owner-1", namespace="ml")
 
     assert why("second", failed) is None
@@ -107,7 +107,7 @@ def test_a_move_that_helped_nobody_is_undone_once_and_then_its_owner_rests() -> 
     assert why("second", failed, given_up) is HoldReason.GIVEN_UP
     assert why("other", failed) is HoldReason.OWNER_COOLDOWN
     assert why("third", failed, undone) is HoldReason.OWNER_COOLDOWN
-    assert why("second", replace(failed, ending=Ending.RELIEVED)) is HoldReason.OWNER_COOLDOWN
+    assert why("second", relieved) is HoldReason.OWNER_COOLDOWN
 
 
 def test_a_backlog_is_cleared_fast_and_no_day_has_more_than_four_moves_an_hour() -> None:
@@ -120,7 +120,7 @@ def test_a_backlog_is_cleared_fast_and_no_day_has_more_than_four_moves_an_hour()
 
 
 def test_a_move_under_way_counts_before_it_disturbs_a_pod() -> None:
-    planned = replace(a_past_move(under_way=True, minutes_ago=90), disturbed=False)
+    planned = a_past_move(under_way=True, minutes_ago=90, disturbed=False)
     one = replace(ACTIVE, max_in_flight=1)
 
     found = budgets(planned, policy=one)
@@ -130,10 +130,10 @@ def test_a_move_under_way_counts_before_it_disturbs_a_pod() -> None:
 
 
 def test_an_hour_is_counted_from_the_disturbance_not_from_the_plan() -> None:
-    late = replace(a_past_move(minutes_ago=65), disturbed_at=NOON - timedelta(minutes=55))
+    late = a_past_move(minutes_ago=65, disturbed_at=NOON - timedelta(minutes=55))
 
     assert budgets(late).this_hour == 1
-    assert budgets(replace(late, disturbed_at=None)).this_hour == 0
+    assert budgets(a_past_move(minutes_ago=65)).this_hour == 0
 
 
 @pytest.mark.parametrize(
@@ -168,15 +168,15 @@ def test_an_owner_has_its_day() -> None:
 
 
 def test_replacements_that_name_each_other_end_the_search() -> None:
-    a = replace(a_past_move(pod_uid="a", owner_uid="x"), replacement_uid="b", ending=Ending.USELESS)
-    b = replace(a_past_move(pod_uid="b", owner_uid="x"), replacement_uid="a", ending=Ending.USELESS)
+    a = a_past_move(pod_uid="a", owner_uid="x", replacement_uid="b", ending=Ending.USELESS)
+    b = a_past_move(pod_uid="b", owner_uid="x", replacement_uid="a", ending=Ending.USELESS)
 
     assert not budgets(a, b).may_undo("a")
 
 
 def test_a_card_rests_as_source_and_as_target() -> None:
     source, target, landed = CardUuid("s"), CardUuid("t"), CardUuid("l")
-    past = replace(a_past_move(minutes_ago=9, source=source, target=target), landed=landed)
+    past = a_past_move(minutes_ago=9, source=source, target=target, landed=landed)
 
     found = budgets(past)
 
@@ -189,11 +189,14 @@ def test_a_card_rests_as_source_and_as_target() -> None:
 
 
 def test_each_useless_move_doubles_the_owners_rest() -> None:
-    useless = replace(a_past_move(minutes_ago=90, owner_uid="owner-1"), ending=Ending.USELESS)
+    useless, relieved = (
+        a_past_move(minutes_ago=90, owner_uid="owner-1", ending=ending)
+        for ending in (Ending.USELESS, Ending.RELIEVED)
+    )
 
     assert of_pod(budgets(useless)) is HoldReason.OWNER_COOLDOWN
     assert of_pod(budgets(useless, now=NOON + timedelta(minutes=30))) is None
-    assert of_pod(budgets(replace(useless, ending=Ending.RELIEVED))) is None
+    assert of_pod(budgets(relieved)) is None
 
 
 def test_a_planned_move_counts_at_once() -> None:
@@ -250,7 +253,7 @@ POLICIES = st.builds(
 )
 
 
-def observed_at(attempt: Attempt, began: datetime, now: datetime) -> PastMove:
+def observed_at(attempt: Attempt, began: datetime, now: datetime) -> Move:
     """Return a move as it is remembered at *now*."""
     end = began + timedelta(seconds=(attempt.disturbs_after_s or 0) + attempt.lasts_s)
     disturbed_at = (
@@ -260,7 +263,13 @@ def observed_at(attempt: Attempt, began: datetime, now: datetime) -> PastMove:
     )
     disturbed = disturbed_at is not None and disturbed_at <= now
     over = end <= now
-    past_move = a_past_move(
+    return a_past_move(
+        minutes_ago=(NOON - began) / MINUTE,
+        under_way=not over,
+        ended_at=end if over else None,
+        disturbed=disturbed,
+        disturbed_at=disturbed_at if disturbed else None,
+        ending=Ending.USELESS if over and disturbed and attempt.useless else None,
         pod_uid=f"pod-{attempt.pod}",
         owner_uid=f"owner-{attempt.owner}",
         namespace=f"ns-{attempt.namespace}",
@@ -268,15 +277,6 @@ def observed_at(attempt: Attempt, began: datetime, now: datetime) -> PastMove:
         source_node=f"node-{attempt.source // 2}",
         target=CardUuid(f"card-{attempt.target}"),
         target_node=f"node-{attempt.target // 2}",
-    )
-    return replace(
-        past_move,
-        started_at=began,
-        under_way=not over,
-        ended_at=end if over else None,
-        disturbed=disturbed,
-        disturbed_at=disturbed_at if disturbed else None,
-        ending=Ending.USELESS if over and disturbed and attempt.useless else None,
     )
 
 
@@ -339,21 +339,17 @@ def test_over_any_history_no_budget_is_ever_exceeded(
         assert all(most_within(times, span) <= limit for times in grouped(begun, key))
 
 
-MINUTE = timedelta(minutes=1)
-
-
-def ended(*, minutes_ago: float, **changes: object) -> PastMove:
-    past_move = a_past_move(minutes_ago=minutes_ago + 5)
+def ended(*, minutes_ago: float, **changes: Any) -> Move:
     ended_at = NOON - timedelta(minutes=minutes_ago)
-    return replace(past_move, ended_at=ended_at, **changes)  # type: ignore[arg-type]
+    return a_past_move(minutes_ago=minutes_ago + 5, ended_at=ended_at, **changes)
 
 
-def aborted(minutes_ago: float) -> PastMove:
-    return ended(minutes_ago=minutes_ago, ending=Ending.NOT_READY)
+def aborted(minutes_ago: float, **changes: Any) -> Move:
+    return ended(minutes_ago=minutes_ago, ending=Ending.NOT_READY, **changes)
 
 
 def opened(
-    *past: PastMove, policy: RebalancerPolicy = ACTIVE, now: datetime = NOON
+    *past: Move, policy: RebalancerPolicy = ACTIVE, now: datetime = NOON
 ) -> dict[Breaker, datetime]:
     found = open_breakers(past, policy=policy, now=now)
     return {breaker.breaker: breaker.until for breaker in found}
@@ -368,7 +364,7 @@ def test_two_aborts_after_a_disturbance_open_it_until_the_older_one_is_forgotten
 
 
 def test_what_was_given_up_before_it_disturbed_a_pod_opens_nothing() -> None:
-    past = [replace(aborted(m), disturbed=False) for m in range(1, 20)]
+    past = [aborted(m, disturbed=False) for m in range(1, 20)]
 
     assert opened(*past) == {}
 
@@ -391,7 +387,7 @@ def test_what_users_did_meanwhile_or_was_only_shown_opens_nothing(ending: Ending
 def test_it_says_how_many_pods_were_lost() -> None:
     one, two = (ended(minutes_ago=minutes, ending=Ending.LOST) for minutes in (10, 20))
 
-    def why(*past: PastMove) -> list[str]:
+    def why(*past: Move) -> list[str]:
         found = open_breakers(past, policy=ACTIVE, now=NOON)
         return [breaker.why for breaker in found if breaker.breaker is Breaker.LOST_POD]
 
@@ -451,7 +447,7 @@ def test_it_says_why_and_until_when() -> None:
         max_size=30,
     )
 )
-def test_every_breaker_closes_by_itself_when_it_said(past: list[PastMove]) -> None:
+def test_every_breaker_closes_by_itself_when_it_said(past: list[Move]) -> None:
     for breaker in open_breakers(past, policy=ACTIVE, now=NOON):
         assert NOON < breaker.until <= NOON + timedelta(days=7)
         just_before = breaker.until - timedelta(microseconds=1)

@@ -16,7 +16,7 @@ from fracgpu.disruption.candidates import (
     why_not_evictable,
     why_not_now,
 )
-from fracgpu.disruption.move import HoldReason, PastMove
+from fracgpu.disruption.move import HoldReason
 from fracgpu.disruption.policy import Namespaces, RebalancerPolicy
 from fracgpu.k8s.container import ContainerSpec
 from fracgpu.k8s.disruption_budget import PodDisruptionBudget
@@ -28,7 +28,7 @@ from fracgpu.k8s.workloads.workload_state import ByNamespace, WorkloadState
 from fracgpu.request.need import ContainerNeed, PodNeed, Rebalance
 from fracgpu.state.allocation import Slice
 from fracgpu.state.cluster_state import PlacedPod
-from fracgpu.state.move_object import MoveMode
+from fracgpu.state.move_object import Move, MoveMode
 from fracgpu.units import Mib
 from tests.fakes.clock import NOON
 from tests.support.rebalancing import (
@@ -45,7 +45,7 @@ OPTED_IN: dict[str, Any] = {"rebalance": Rebalance.EVICT}
 def refusal(
     *,
     with_sibling: bool = True,
-    past: list[PastMove] | None = None,
+    past: list[Move] | None = None,
     sibling: dict[str, Any] | None = None,
     **facts: Any,
 ) -> HoldReason | None:

@@ -8,12 +8,14 @@ import pytest
 from fracgpu.cards.card import CardUuid, NodeCards
 from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.disruption.methods.hot_card import subjects
-from fracgpu.disruption.move import Ending, HoldReason, PastMove, Plan, claims_once_planned
+from fracgpu.disruption.move import HoldReason, Plan
 from fracgpu.disruption.planner import plan_moves
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from fracgpu.k8s.node import Taint
 from fracgpu.request.need import Rebalance
 from fracgpu.state.cluster_state import scheduling_by_cards
+from fracgpu.state.move_object import Ending, Move, new_move
+from fracgpu.state.reservation import reservation_of
 from fracgpu.units import Mib
 from tests.fakes.clock import NOON
 from tests.support.rebalancing import (
@@ -43,11 +45,13 @@ def test_one_of_two_busy_pods_moves_to_the_cool_card() -> None:
     found = plan(a_disruption_state())
 
     (move,) = found.moves
-    assert (move.pod, move.source, move.target) == ("ml/pod-a", HOT_CARD, COOL_CARD)
-    assert (move.source_node, move.target_node, move.mib) == ("n1", "n2", 4000)
+    assert (move.pod.key, move.source.card, move.target.card) == ("ml/pod-a", HOT_CARD, COOL_CARD)
+    assert (move.source.node, move.target.node, move.request.mib) == ("n1", "n2", 4000)
     # A fifth of 90 - 80 %; relief of the 25 % above the clear line, less a quarter of the other 20;
     # an eviction, and 4000 MiB.
-    assert move.gain_points == pytest.approx(2 + 2 * (0.25 - 0.05) - 1 - 0.5 - 0.1 * 4000 / 10240)
+    assert move.reason.gain_points == pytest.approx(
+        2 + 2 * (0.25 - 0.05) - 1 - 0.5 - 0.1 * 4000 / 10240
+    )
 
 
 def test_a_pod_that_may_use_more_than_its_share_moves_to_where_it_may_as_well() -> None:
@@ -57,11 +61,11 @@ def test_a_pod_that_may_use_more_than_its_share_moves_to_where_it_may_as_well() 
         nodes = (a_node("n1", HOT_CARD, limits_mib=CARD_MIB), *targets)
         found = plan(a_disruption_state(nodes=nodes, pods=pods)).moves
         for move in found:
-            reserved = claims_once_planned(move).reservation
+            reserved = reservation_of(new_move(move, now=NOON))
             assert reserved is not None
-            assert (reserved.node, reserved.card) == (move.target_node, move.target)
+            assert (reserved.node, reserved.card) == (move.target.node, move.target.card)
             assert (reserved.allocation.mib, reserved.allocation.limit_mib) == (4000, 9000)
-        return [(move.target, move.mib, move.limit_mib) for move in found]
+        return [(move.target.card, move.request.mib, move.request.limit_mib) for move in found]
 
     taken = a_placed_pod("pod-c", COOL_CARD, node="n2", mib=CARD_MIB - 8999)
     assert moves(a_node("n2", COOL_CARD)) == []
@@ -78,7 +82,7 @@ def test_a_surge_costs_less_than_an_eviction_and_an_only_replica_no_more() -> No
         ]
         busy = a_reading(0.95, pods={"pod-a": 0.45, "pod-b": 0.45})
         (move,) = plan(a_disruption_state(pods=pods, readings={HOT_CARD: busy})).moves
-        return move.gain_points
+        return move.reason.gain_points
 
     by_surge = gain(labels={"pod-template-hash": "5d4f"})
     by_eviction = gain(rebalance=Rebalance.EVICT)
@@ -93,13 +97,13 @@ def test_the_pod_whose_use_comes_nearest_to_the_excess_is_the_victim() -> None:
     busy = {"pod-a": 0.12, "pod-b": 0.3, "pod-c": 0.48}
     state = a_disruption_state(pods=pods, readings={HOT_CARD: a_reading(0.9, pods=busy)})
 
-    assert [move.pod_uid for move in plan(state).moves] == ["pod-b"]
+    assert [move.pod.uid for move in plan(state).moves] == ["pod-b"]
 
 
 def test_of_two_equal_pods_the_smaller_one_in_memory_is_the_victim() -> None:
     pods = [a_placed_pod("pod-a", mib=9000), a_placed_pod("pod-b", mib=1000)]
 
-    assert [move.pod_uid for move in plan(a_disruption_state(pods=pods)).moves] == ["pod-b"]
+    assert [move.pod.uid for move in plan(a_disruption_state(pods=pods)).moves] == ["pod-b"]
 
 
 def test_the_pod_that_uses_more_than_it_was_granted_goes_first() -> None:
@@ -109,11 +113,11 @@ def test_the_pod_that_uses_more_than_it_was_granted_goes_first() -> None:
     busy = {"pod-a": 0.3, "pod-b": 0.2, "pod-c": 0.32}
     reading: dict[str, Any] = {HOT_CARD: a_reading(0.9, pods=busy)}
     by_memory = plan(a_disruption_state(pods=pods, readings=reading)).moves
-    assert [move.pod_uid for move in by_memory] == ["pod-c"]
+    assert [move.pod.uid for move in by_memory] == ["pod-c"]
 
     keeps_to_it = a_placed_pod("pod-c", mib=9600)
     found = plan(a_disruption_state(pods=[*pods[:2], keeps_to_it], readings=reading))
-    assert [move.pod_uid for move in found.moves] == ["pod-b"]
+    assert [move.pod.uid for move in found.moves] == ["pod-b"]
 
 
 def test_a_pod_that_uses_more_memory_than_it_was_granted_goes_before_all_others() -> None:
@@ -125,8 +129,8 @@ def test_a_pod_that_uses_more_memory_than_it_was_granted_goes_before_all_others(
     overused = replace(reading, overusers=frozenset({"pod-a"}))
     found = plan(a_disruption_state(pods=pods, readings={HOT_CARD: overused}))
 
-    assert [move.pod_uid for move in kept.moves] == ["pod-b"]
-    assert [move.pod_uid for move in found.moves] == ["pod-a"]
+    assert [move.pod.uid for move in kept.moves] == ["pod-b"]
+    assert [move.pod.uid for move in found.moves] == ["pod-a"]
 
 
 def test_a_small_pod_above_its_share_does_not_go_before_one_that_would_relieve_the_card() -> None:
@@ -138,7 +142,7 @@ def test_a_small_pod_above_its_share_does_not_go_before_one_that_would_relieve_t
     # What they asked for before they were together.
     state = replace(state, history=a_history({"big": [0.7], "small": [0.1], "stays": [0.6]}))
 
-    assert [move.pod_uid for move in plan(state).moves] == ["big"]
+    assert [move.pod.uid for move in plan(state).moves] == ["big"]
 
 
 def test_of_two_targets_the_cooler_one_is_taken() -> None:
@@ -147,7 +151,7 @@ def test_of_two_targets_the_cooler_one_is_taken() -> None:
 
     (move,) = plan(a_disruption_state(nodes=nodes, readings=readings)).moves
 
-    assert move.target == "GPU-idle"
+    assert move.target.card == "GPU-idle"
 
 
 def test_on_a_tie_the_node_that_has_the_image_is_taken() -> None:
@@ -156,7 +160,7 @@ def test_on_a_tie_the_node_that_has_the_image_is_taken() -> None:
 
     (move,) = plan(a_disruption_state(nodes=nodes, readings=readings)).moves
 
-    assert (move.target, move.target_node) == ("GPU-near", "n1")
+    assert (move.target.card, move.target.node) == ("GPU-near", "n1")
 
 
 def test_a_pod_that_nothing_is_measured_of_or_that_is_too_small_or_large_stays() -> None:
@@ -164,7 +168,7 @@ def test_a_pod_that_nothing_is_measured_of_or_that_is_too_small_or_large_stays()
     busy = {"small": 0.05, "large": 0.81, "fine": 0.3}
     found = plan(a_disruption_state(pods=pods, readings={HOT_CARD: a_reading(0.96, pods=busy)}))
 
-    assert [move.pod_uid for move in found.moves] == ["fine"]
+    assert [move.pod.uid for move in found.moves] == ["fine"]
     held = {held.subject: held.reason for held in found.held}
     assert held == {
         "ml/small": HoldReason.TOO_SMALL,
@@ -238,7 +242,7 @@ def test_pods_that_peak_together_are_kept_apart() -> None:
 
     (move,) = plan(replace(state, history=a_history(loads))).moves
 
-    assert move.target == "GPU-c2"  # although it is the busier one now
+    assert move.target.card == "GPU-c2"  # although it is the busier one now
 
 
 def test_a_target_may_be_warm_while_work_is_lost_and_not_where_it_would_lose_as_much() -> None:
@@ -264,10 +268,17 @@ def test_forecasts_that_were_wrong_lately_or_are_still_open_hold_moves_back(
         "GPU-c2": a_reading(0.05),
     }
     source, landed = CardUuid("GPU-c2"), CardUuid("GPU-c1")
-    move = a_past_move(minutes_ago=minutes_ago, source=source, target=landed, gain_points=20.0)
-    wrong = replace(move, landed=landed, replacement_uid="moved", ending=Ending.RELIEVED)
+    wrong = a_past_move(
+        minutes_ago=minutes_ago,
+        source=source,
+        target=landed,
+        gain_points=20.0,
+        landed=landed,
+        replacement_uid="moved",
+        ending=Ending.RELIEVED,
+    )
 
-    def found(*past: PastMove) -> Plan:
+    def found(*past: Move) -> Plan:
         state = a_disruption_state(nodes=nodes, pods=pods, readings=readings, past=past)
         return plan(replace(state, history=a_history(peaks)))
 
@@ -279,20 +290,22 @@ def test_forecasts_that_were_wrong_lately_or_are_still_open_hold_moves_back(
 def test_what_a_move_made_worse_is_taken_back_however_wrong_the_forecasts_were() -> None:
     """pod-a came to a card that is hot since, from one with nothing to do."""
     peaks = {"pod-a": [0.45] * 24, "pod-b": [0.45] * 24}
-    move = a_past_move(
-        minutes_ago=200,
-        source=COOL_CARD,
-        source_node="n2",
-        target=HOT_CARD,
-        target_node="n1",
-        gain_points=20.0,
-        owner_uid="its-owner",
-    )
 
     def moved(uid: str) -> list[str]:
-        past = replace(move, landed=HOT_CARD, replacement_uid=uid, ending=Ending.RELIEVED)
+        past = a_past_move(
+            minutes_ago=200,
+            source=COOL_CARD,
+            source_node="n2",
+            target=HOT_CARD,
+            target_node="n1",
+            gain_points=20.0,
+            owner_uid="its-owner",
+            landed=HOT_CARD,
+            replacement_uid=uid,
+            ending=Ending.RELIEVED,
+        )
         state = a_disruption_state(pods=two_busy_pods(), past=[past])
-        return [one.pod_uid for one in plan(replace(state, history=a_history(peaks))).moves]
+        return [one.pod.uid for one in plan(replace(state, history=a_history(peaks))).moves]
 
     assert moved("pod-a") == ["pod-a"]
     assert moved("pod-b") == ["pod-b"]
@@ -356,7 +369,7 @@ def test_the_busiest_of_two_hot_cards_is_relieved_first() -> None:
     )
 
     assert subjects(state, policy=ACTIVE, now=NOON) == [other, HOT_CARD]
-    assert [move.source for move in plan(state).moves] == [other]
+    assert [move.source.card for move in plan(state).moves] == [other]
 
 
 def test_every_pod_that_the_best_one_beats_is_in_the_plan() -> None:
@@ -367,4 +380,4 @@ def test_every_pod_that_the_best_one_beats_is_in_the_plan() -> None:
 
     assert len(found.moves) == 1
     outscored = [held.subject for held in found.held if held.reason is HoldReason.OUTSCORED]
-    assert sorted([*outscored, found.moves[0].pod]) == ["ml/a", "ml/b", "ml/c"]
+    assert sorted([*outscored, found.moves[0].pod.key]) == ["ml/a", "ml/b", "ml/c"]

@@ -11,12 +11,12 @@ from fracgpu.cards.card import CardUuid
 from fracgpu.disruption.candidates import disruption_cost
 from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.disruption.methods import make_room
-from fracgpu.disruption.move import HeldBack, HoldReason, Move, Plan
+from fracgpu.disruption.move import HeldBack, HoldReason, Plan
 from fracgpu.disruption.planner import plan_moves, validate_move
 from fracgpu.disruption.policy import MakeRoom, Mode, RebalancerPolicy
 from fracgpu.k8s.scheduling.constraints import SchedulingConstraints
 from fracgpu.request.need import Gang
-from fracgpu.state.move_object import MoveMode, MovePhase
+from fracgpu.state.move_object import MoveMode, MovePhase, MoveSpec
 from tests.fakes.clock import NOON
 from tests.support.rebalancing import (
     ACTIVE,
@@ -44,7 +44,7 @@ def plan(state: DisruptionState, policy: RebalancerPolicy = MAKE_ROOM) -> Plan:
 
 
 def validate(
-    state: DisruptionState, move: Move, policy: RebalancerPolicy = MAKE_ROOM
+    state: DisruptionState, move: MoveSpec, policy: RebalancerPolicy = MAKE_ROOM
 ) -> HeldBack | None:
     return validate_move(state, move, policy=policy, now=NOON, methods=METHODS)
 
@@ -54,7 +54,7 @@ def reasons(found: Plan) -> list[HoldReason]:
 
 
 def ends(found: Plan) -> list[tuple[str, str, str]]:
-    return [(move.pod_uid, move.source, move.target) for move in found.moves]
+    return [(move.pod.uid, move.source.card, move.target.card) for move in found.moves]
 
 
 def subjects(*waiting: Any, policy: RebalancerPolicy = MAKE_ROOM) -> list[str]:
@@ -105,9 +105,7 @@ def test_off_plans_nothing_but_what_a_dry_run_shows(
     mode: Mode, make: MakeRoom, planned: bool
 ) -> None:
     policy = replace(MAKE_ROOM, mode=mode, make_room=make)
-    moves = plan(a_cluster(FRAGMENTED, a_waiting_pod()), policy).moves
-    assert bool(moves) == planned
-    assert [move.only_recommended for move in moves] == [make is MakeRoom.RECOMMEND] * planned
+    assert bool(plan(a_cluster(FRAGMENTED, a_waiting_pod()), policy).moves) == planned
 
 
 def test_off_is_the_default() -> None:
@@ -121,7 +119,7 @@ def test_a_whole_card_pod_on_scattered_room_gets_the_card_that_is_cheapest_to_fr
     (move,) = plan(a_cluster(FRAGMENTED, a_waiting_pod())).moves
 
     # Packed: the fullest card that has room.
-    assert (move.pod_uid, move.source, move.target) == ("p-a0", "a0", "c0")
+    assert (move.pod.uid, move.source.card, move.target.card) == ("p-a0", "a0", "c0")
     assert (move.method, move.plan, move.mode) == (
         "make-room",
         "make-room-big",
@@ -138,18 +136,18 @@ def test_a_move_says_which_pod_it_is_what_it_uses_and_what_it_gains() -> None:
     state = a_cluster(FRAGMENTED, a_waiting_pod(), readings={"a0": busy})
     (move,) = plan(state).moves
 
-    assert (move.pod, move.owner_uid) == ("ml/p-a0", "owner-p-a0")
-    assert (move.busy_ratio, move.level_ratio) == (0.2, 0.3)
+    assert (move.pod.key, move.owner.uid) == ("ml/p-a0", "owner-p-a0")
+    assert (move.reason.busy_ratio, move.reason.level_ratio) == (0.2, 0.3)
     # A sixth of a card of 24,000 MiB, less what it costs to move a pod of 4,000 MiB.
     cost = disruption_cost(state, state.pods["p-a0"], mib=4000)
-    assert move.gain_points == pytest.approx(100 / 6 - cost)
+    assert move.reason.gain_points == pytest.approx(100 / 6 - cost)
 
 
 def test_a_pod_of_several_cards_gets_them_on_one_node_and_the_idle_ones_are_kept_too() -> None:
     held = {"n1": {"a0": 4000, "a1": 0, "a2": 20_000}, "n2": {"b0": 8000}, "n3": {"c0": 9000}}
     (move,) = plan(a_cluster(held, a_waiting_pod(cards=2))).moves
 
-    assert (move.source, move.source_node) == ("a0", "n1")
+    assert (move.source.card, move.source.node) == ("a0", "n1")
     assert move.beneficiary is not None
     assert set(move.beneficiary.cards) == {"a0", "a1"}
 
@@ -239,7 +237,7 @@ def test_a_plan_takes_no_two_pods_of_one_owner_but_finds_others() -> None:
     found = plan(state)
 
     assert len(found.moves) == 2
-    assert {move.owner_uid for move in found.moves} == {"owner-web", "owner-api"}
+    assert {move.owner.uid for move in found.moves} == {"owner-web", "owner-api"}
     assert found.held == ()
 
 
@@ -282,14 +280,15 @@ def test_kept_cards_are_nobody_elses_room_and_no_target() -> None:
 def test_no_second_plan_is_made_for_a_pod_whose_room_did_not_help() -> None:
     state = a_cluster(FRAGMENTED, a_waiting_pod())
     (move,) = plan(state).moves
-    beneficiary = move.beneficiary
-    assert beneficiary is not None
 
     def at(minutes_ago: float) -> Plan:
-        past = begun(move, minutes_ago=minutes_ago, phase=MovePhase.DONE)
-        until = past.started_at + timedelta(seconds=MAKE_ROOM.make_room_hold_s)
-        kept = replace(past.move, beneficiary=structs.replace(beneficiary, held_until=until))
-        return plan(replace(state, past=(replace(past, move=kept),)))
+        until = NOON + timedelta(seconds=MAKE_ROOM.make_room_hold_s, minutes=-minutes_ago)
+        assert move.beneficiary is not None
+        kept = structs.replace(move.beneficiary, held_until=until)
+        done = begun(
+            structs.replace(move, beneficiary=kept), minutes_ago=minutes_ago, phase=MovePhase.DONE
+        )
+        return plan(replace(state, past=(done,)))
 
     assert reasons(at(29)) == [HoldReason.ROOM_KEPT]
     assert reasons(at(31)) == [HoldReason.ROOM_TRIED]
@@ -320,13 +319,15 @@ def test_a_move_is_wrong_once_its_pod_does_not_wait_any_more() -> None:
 def test_a_move_is_wrong_once_its_own_pod_is_gone_or_holds_another_card() -> None:
     state = a_cluster(FRAGMENTED, a_waiting_pod())
     (move,) = plan(state).moves
-    gone = {uid: pod for uid, pod in state.pods.items() if uid != move.pod_uid}
+    gone = {uid: pod for uid, pod in state.pods.items() if uid != move.pod.uid}
     for changed in (
         replace(state, pods=gone),
-        replace(state, snapshot=state.snapshot.without(move.pod_uid)),
+        replace(state, snapshot=state.snapshot.without(move.pod.uid)),
         replace(state, snapshot=a_cluster({"n1": {"a1": 4000}}).snapshot),
     ):
-        assert validate(changed, move) == HeldBack(subject=move.pod, reason=HoldReason.NOT_KNOWN)
+        assert validate(changed, move) == HeldBack(
+            subject=move.pod.key, reason=HoldReason.NOT_KNOWN
+        )
 
 
 def test_a_move_is_wrong_once_the_room_it_would_make_is_not_enough() -> None:

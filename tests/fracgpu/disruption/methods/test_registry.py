@@ -7,9 +7,10 @@ from datetime import datetime
 
 from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.disruption.methods import hot_card
-from fracgpu.disruption.move import HeldBack, HoldReason, Move
+from fracgpu.disruption.move import HeldBack, HoldReason
 from fracgpu.disruption.planner import METHODS, plan_moves, validate_move
 from fracgpu.disruption.policy import RebalancerPolicy
+from fracgpu.state.move_object import MoveSpec
 from tests.fakes.clock import NOON
 from tests.support.rebalancing import ACTIVE, COOL_CARD, HOT_CARD, a_disruption_state, a_move
 
@@ -32,12 +33,12 @@ class EmptyACard:
         *,
         policy: RebalancerPolicy,
         now: datetime,
-    ) -> tuple[Move, ...]:
+    ) -> tuple[MoveSpec, ...]:
         held.append(HeldBack(subject=subject, reason=HoldReason.NO_TARGET))
         return ()
 
     def why_outdated(
-        self, state: DisruptionState, move: Move, *, policy: RebalancerPolicy, now: datetime
+        self, state: DisruptionState, move: MoveSpec, *, policy: RebalancerPolicy, now: datetime
     ) -> HeldBack | None:
         return None
 
@@ -58,7 +59,7 @@ def test_the_planner_asks_methods_in_their_order_and_counts_their_moves_together
     alone = plan_moves(a_disruption_state(), policy=one, now=NOON, methods=(hot_card, EmptyACard()))
 
     assert [it.subject for it in first.held][:1] == [COOL_CARD]
-    assert [(it.source, it.method) for it in first.moves] == [(HOT_CARD, "hot-card")]
+    assert [(it.source.card, it.method) for it in first.moves] == [(HOT_CARD, "hot-card")]
     # One move is all that may be under way, so the second method is not asked any more.
     assert [it.reason for it in alone.held][-1] is HoldReason.MOVE_IN_FLIGHT
     assert len(alone.moves) == 1
@@ -77,7 +78,7 @@ class EmptyTheNode(EmptyACard):
         *,
         policy: RebalancerPolicy,
         now: datetime,
-    ) -> tuple[Move, ...]:
+    ) -> tuple[MoveSpec, ...]:
         return tuple(
             a_move(pod_uid=uid, name=uid, method=self.NAME, plan="all") for uid in ("a", "b", "c")
         )
@@ -90,17 +91,16 @@ def test_the_moves_of_a_plan_begin_together_and_no_other_plan_beside_it() -> Non
         a_disruption_state(), policy=policy, now=NOON, methods=(EmptyTheNode(), hot_card)
     )
 
-    assert [it.pod_uid for it in plan.moves] == ["a", "b", "c"]
+    assert [it.pod.uid for it in plan.moves] == ["a", "b", "c"]
     assert [it.reason for it in plan.held] == [HoldReason.MOVE_IN_FLIGHT]
 
 
 def test_a_move_is_judged_again_by_the_method_that_planned_it() -> None:
     picture = a_disruption_state(readings={HOT_CARD: None})
-    move = a_move()
 
     def judged(by: str) -> HeldBack | None:
         methods = (hot_card, EmptyACard())
-        asked = replace(move, method=by)
+        asked = a_move(method=by)
         return validate_move(picture, asked, policy=ACTIVE, now=NOON, methods=methods)
 
     assert judged("empty-a-card") is None

@@ -45,8 +45,8 @@ def test_a_pod_is_moved_that_people_ask_for_however_calm_its_card_is() -> None:
 
     (move,) = plan_moves(state, policy=ACTIVE, now=NOON).moves
 
-    assert (move.pod_uid, move.method) == ("pod-a", requested.NAME)
-    assert (move.source, move.target) == (HOT_CARD, COOL_CARD)
+    assert (move.pod.uid, move.method) == ("pod-a", requested.NAME)
+    assert (move.source.card, move.target.card) == (HOT_CARD, COOL_CARD)
     assert validate_move(state, move, policy=ACTIVE, now=NOON) is None
 
 
@@ -55,7 +55,7 @@ def test_a_drained_card_is_emptied_replica_by_replica() -> None:
 
     assert requested.subjects(state, policy=ACTIVE, now=NOON) == ["pod-a", "pod-b"]
     (move,) = plan_moves(state, policy=ACTIVE, now=NOON).moves
-    assert move.pod_uid == "pod-a"
+    assert move.pod.uid == "pod-a"
     assert plan_moves(a_calm_state(), policy=ACTIVE, now=NOON).moves == ()
 
 
@@ -101,8 +101,12 @@ def test_what_protects_a_pod_protects_it_here() -> None:
 def test_a_pod_without_a_target_is_held_and_a_move_that_ended_is_not_tried_at_once() -> None:
     asked = a_calm_state(annotations=ASKED)
     full = replace(asked, heat={HOT_CARD: asked.heat[CardUuid(HOT_CARD)]})
-    tried = a_past_move(minutes_ago=2, pod_uid="pod-a", owner_uid="owner-1")
-    tried = replace(tried, ended_at=NOON - timedelta(minutes=1))
+    tried = a_past_move(
+        minutes_ago=2,
+        pod_uid="pod-a",
+        owner_uid="owner-1",
+        ended_at=NOON - timedelta(minutes=1),
+    )
 
     assert [held.reason for held in plan_moves(full, policy=ACTIVE, now=NOON).held] == [
         HoldReason.NO_TARGET

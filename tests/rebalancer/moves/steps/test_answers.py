@@ -4,15 +4,13 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-import msgspec
 import pytest
+from msgspec import structs
 
 from fracgpu.cards.card import CardUuid
 from fracgpu.disruption.heat import Heat
-from fracgpu.disruption.move import Ending
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
-from fracgpu.state.move_object import MoveMode, MovePhase
-from rebalancer.moves.record import MoveRecord, a_replacement
+from fracgpu.state.move_object import Ending, Move, MoveMode, MovePhase
 from rebalancer.moves.steps import (
     Action,
     Do,
@@ -44,7 +42,7 @@ from tests.support.rebalancing import (
     a_placed_pod,
     a_reading,
 )
-from tests.support.records import a_record
+from tests.support.records import a_record, a_replacement
 
 ACTIVE = RebalancerPolicy(mode=Mode.ACTIVE, startup_grace_s=0)
 OTHER_CARD = CardUuid("GPU-other")
@@ -64,17 +62,16 @@ def facts(
     return MoveFacts(victim=victim, owner=OWNER, replacement=replacement)
 
 
-def moving(mode: MoveMode, phase: MovePhase) -> MoveRecord:
+def moving(mode: MoveMode, phase: MovePhase) -> Move:
     return a_record(phase, move=a_move(mode=mode))
 
 
 def ended(step: Step) -> Ending | None:
-    return step.record.ending if isinstance(step, Enter) else None
+    return step.move.ending if isinstance(step, Enter) else None
 
 
-def with_spec(record: MoveRecord, **changes: Any) -> MoveRecord:
-    spec = msgspec.structs.replace(record.spec, **changes)
-    return replace(record, object=msgspec.structs.replace(record.object, spec=spec))
+def with_spec(record: Move, **changes: Any) -> Move:
+    return structs.replace(record, spec=structs.replace(record.spec, **changes))
 
 
 @pytest.mark.parametrize(("prepared", "after_s", "waits"), [
@@ -118,11 +115,11 @@ def test_a_move_is_verified_once_the_old_pod_is_gone() -> None:
 
     step = verifying(record, facts(), there)
     assert isinstance(step, Enter)
-    assert step.record.phase is MovePhase.VERIFYING
-    assert verifying(step.record, facts(), there) == Wait("the old pod has not ended yet")
+    assert step.move.phase is MovePhase.VERIFYING
+    assert verifying(step.move, facts(), there) == Wait("the old pod has not ended yet")
     gone = a_context(now=NOON + timedelta(seconds=930))
-    assert verifying(step.record, facts(), gone) == Wait("the cards have to settle")
-    settled = verifying(step.record, facts(), a_context(now=NOON + timedelta(seconds=1501)))
+    assert verifying(step.move, facts(), gone) == Wait("the cards have to settle")
+    settled = verifying(step.move, facts(), a_context(now=NOON + timedelta(seconds=1501)))
     assert ended(settled) is not None
 
 
@@ -166,7 +163,10 @@ def test_an_eviction_that_is_refused_for_good_is_withdrawn_and_given_up(
     assert isinstance(step, Do)
     assert (step.action, ended(step.then or Wait(""))) == (Action.WITHDRAW, Ending.REFUSED)
     assert step.then is not None
-    assert (step.then.record.phase, step.then.record.detail) == (phase, "a webhook denied it")
+    assert (step.then.move.phase, step.then.move.status.message) == (
+        phase,
+        "a webhook denied it",
+    )
 
 
 @pytest.mark.parametrize(("jitter", "pause_s"), [(0.0, 5.0), (1.0, 10.0)])
@@ -179,7 +179,7 @@ def test_an_eviction_that_is_blocked_is_tried_again_after_half_to_a_whole_pause(
     step = evict_answered(record, result, facts(), a_context(), jitter=jitter)
 
     assert isinstance(step, Enter)
-    assert step.record.retry_at == NOON + timedelta(seconds=pause_s)
+    assert step.move.status.retry_at == NOON + timedelta(seconds=pause_s)
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def test_a_surge_is_undone_once_its_reservation_has_lapsed_unless_the_replacemen
     None
 ):
     record = moving(MoveMode.SURGE, MovePhase.SURGING)
-    lapsed = a_context(now=record.object.reserved_until)
+    lapsed = a_context(now=record.reserved_until)
 
     assert why_roll_back(record, facts(), a_context()) is None
     assert why_roll_back(record, facts(), lapsed) == (
@@ -244,4 +244,4 @@ def test_a_pod_whose_replacement_is_on_a_hot_card_by_now_is_not_evicted() -> Non
     step = replacement_ready(record, facts(replace(READY, card=HOT_CARD)), later)
 
     assert isinstance(step, Enter)
-    assert (step.record.phase, ended(step)) == (MovePhase.ROLLING_BACK, Ending.MISPLACED)
+    assert (step.move.phase, ended(step)) == (MovePhase.ROLLING_BACK, Ending.MISPLACED)

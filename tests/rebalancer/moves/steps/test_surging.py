@@ -9,9 +9,9 @@ import pytest
 
 from fracgpu import names
 from fracgpu.cards.card import CardUuid
-from fracgpu.disruption.move import Ending, HoldReason
+from fracgpu.disruption.move import HoldReason
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
-from fracgpu.state.move_object import MovePhase
+from fracgpu.state.move_object import Ending, MovePhase
 from kube.client import KubeClient
 from kube.kinds import NODES, PDBS, PODS, REPLICASETS, SERVICES, VALIDATING_WEBHOOKS
 from rebalancer.moves.steps import (
@@ -54,7 +54,7 @@ async def rolled_back(cluster: SurgeCluster, ending: Ending, *, ticks: int = 4) 
         if cluster.rig.record().phase is MovePhase.ABORTED:
             break
     record = cluster.rig.record()
-    assert (record.phase, record.ending) == (MovePhase.ABORTED, ending), record.detail
+    assert (record.phase, record.ending) == (MovePhase.ABORTED, ending), record.status.message
     pod = await cluster.pod()
     assert pod.labels["pod-template-hash"] == HASH
     assert names.MOVED_BY not in pod.annotations
@@ -78,7 +78,7 @@ async def test_a_surge_replaces_the_pod_before_it_is_evicted(
     assert rig.record().status.released_hash == HASH
     pod = await cluster.pod()
     assert pod.labels["pod-template-hash"] == f"{HASH}.moved"
-    assert pod.annotations[names.MOVED_BY] == rig.record().id
+    assert pod.annotations[names.MOVED_BY] == rig.record().name
     assert not pod.record.terminating
 
     await rig.tick()
@@ -152,7 +152,7 @@ async def test_a_budget_that_never_allows_it_rolls_the_surge_back(
     await cluster.rig.tick()
     await cluster.rig.tick(31)
     assert cluster.rig.record().phase is MovePhase.EVICTING
-    assert cluster.rig.record().attempts == 1
+    assert cluster.rig.record().status.attempts == 1
     assert cluster.rig.figure("evictions_total", code="blocked") == 1
     await cluster.rig.tick(601)
 
@@ -184,7 +184,7 @@ async def test_an_image_that_cannot_be_pulled_is_rolled_back_at_once(
 
     await rolled_back(cluster, Ending.NOT_READY)
 
-    assert cluster.rig.record().detail.startswith("container train: ImagePullBackOff")
+    assert cluster.rig.record().status.message.startswith("container train: ImagePullBackOff")
 
 
 async def test_a_replacement_that_a_webhook_or_quota_refuses_is_rolled_back(
@@ -242,7 +242,7 @@ async def test_a_scale_down_during_a_surge_ends_it(kube: KubeClient, cluster: Su
     await cluster.rig.tick(61)
 
     record = cluster.rig.record()
-    assert record.ending is Ending.SCALED_DOWN, record.detail
+    assert record.ending is Ending.SCALED_DOWN, record.status.message
     await cluster.rig.tick()
     assert cluster.rig.record().phase is MovePhase.ABORTED
     assert cluster.rig.figure("evictions_total", code="allowed") == 0
@@ -265,7 +265,7 @@ def test_a_new_leader_that_has_just_released_the_pod_waits_for_its_replacement(
 
     step = surging(a_record(MovePhase.SURGING), facts, context)
 
-    assert (step.record.ending if isinstance(step, Enter) else None) is ending
+    assert (step.move.ending if isinstance(step, Enter) else None) is ending
 
 
 @pytest.mark.parametrize("released", [True, False])
@@ -290,10 +290,10 @@ def test_a_status_of_before_an_outage_does_not_end_a_surge(*, released: bool) ->
     late = replace(context, now=now + timedelta(hours=1))
     step = surging(record, facts, late)
     assert isinstance(step, Enter)
-    assert step.record.ending is (Ending.LAPSED if released else Ending.EXPIRED)
-    ended = step.record.ended(step.record.ending, now=late.now)
+    assert step.move.ending is (Ending.LAPSED if released else Ending.EXPIRED)
+    ended = step.move.ended(step.move.ending, now=late.now)
     # What its controller never knew of has disturbed nobody: its owner need not rest.
-    assert ended.past().disturbed is released
+    assert ended.disturbed is released
 
 
 async def test_a_scale_to_nothing_during_a_surge_ends_it_at_once(
@@ -373,7 +373,7 @@ async def test_a_target_node_on_which_no_pod_starts_any_more_rolls_the_surge_bac
 
     await rolled_back(cluster, Ending.TARGET_LOST)
 
-    assert cluster.rig.record().detail == why
+    assert cluster.rig.record().status.message == why
 
 
 async def test_a_service_that_selects_by_the_hash_forbids_the_surge(
@@ -391,7 +391,7 @@ async def test_a_service_that_selects_by_the_hash_forbids_the_surge(
 
     record = cluster.rig.record()
     assert record.ending is Ending.OUTDATED
-    assert HoldReason.SERVICE_BY_HASH.value in record.detail
+    assert HoldReason.SERVICE_BY_HASH.value in record.status.message
     assert not record.disturbed
     assert not await cluster.released()
 
