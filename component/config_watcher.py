@@ -13,6 +13,7 @@ from component.metrics import ConfigMetrics
 from kube.client import KubeClient
 from kube.informer import Change, ChangeType, Informer
 from kube.kinds import CONFIGMAPS
+from kube.yaml_text import NotYamlError, read_yaml
 
 T = TypeVar("T")
 
@@ -149,14 +150,9 @@ def strict_mapping(text: str) -> dict[str, Any]:
     if len(text) > _LONGEST:
         raise ValueError(f"has {len(text)} characters; want at most {_LONGEST}")
     try:
-        # _StrictLoader is a SafeLoader: it builds nothing but plain values.
-        found = yaml.load(text, Loader=_StrictLoader)  # noqa: S506
-    except yaml.YAMLError as error:
-        raise ValueError(f"not YAML: {' '.join(str(error).split())}") from error  # on one line
-    except (RecursionError, OverflowError) as error:
-        raise ValueError(f"YAML that cannot be read: {error}") from error
-    except (AttributeError, LookupError) as error:  # as the library passes them on
-        raise ValueError("YAML with a value that is not what its tag (!!...) says") from error
+        found = read_yaml(text, loader=_StrictLoader)
+    except NotYamlError as error:
+        raise ValueError(f"not YAML: {error}") from error
     if found is None:
         return {}
     if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):

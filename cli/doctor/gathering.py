@@ -6,8 +6,6 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
 
-import yaml
-
 from certs.status import Report, TrustState, collect_report
 from cli.cluster import certs_settings
 from cli.doctor.webhook_probe import ask_webhook
@@ -60,6 +58,7 @@ from kube.kinds import (
 from kube.objects import decode_object
 from kube.retry import RetryPolicy
 from kube.transport import ApiTransport
+from kube.yaml_text import NotYamlError, read_yaml
 from process.clock import Clock
 from rebalancer.config import parse_policy
 from webhook.admission_config import AdmissionConfig, parse_admission
@@ -280,11 +279,10 @@ def _scheduler_configurations(
 
 
 def _yaml(text: str) -> Json:
-    try:
-        found: Any = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, AttributeError, LookupError, RecursionError):
-        return {}  # a date that does not exist is a ValueError, and a tag may be any of these
-    return found if isinstance(found, dict) else {}
+    with suppress(NotYamlError):
+        found = read_yaml(text)
+        return found if isinstance(found, dict) else {}
+    return {}
 
 
 def _ignored_keys(maps: Objects | Unread) -> tuple[str, ...] | Unread:

@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
-
 from deviceplugin.cards.interface import CardHardware
+from kube.yaml_text import read_yaml
 
 _KIND: Final = "nvidia.com/gpu"
 _FILES: Final = ("nvidia.yaml", "nvidia.yml", "nvidia.json", "nvidia.com-gpu.yaml")
@@ -17,7 +16,7 @@ _CARD_NODE: Final = re.compile(r"/dev/nvidia\d+")
 _MAX_BYTES: Final = 4 * 1024 * 1024
 
 # What reading a document raises that does not have the structure of a spec.
-_MALFORMED: Final = (TypeError, ValueError, LookupError, AttributeError, RecursionError)
+_MALFORMED: Final = (TypeError, ValueError, LookupError, AttributeError)
 
 # Of the items of each list, what we read ourselves.
 _FIELDS: Final = {
@@ -141,7 +140,7 @@ class NvidiaCdiSpecs:
 
 def _parse(file: Path, text: bytes) -> NvidiaCdiSpec | None:
     try:
-        document = dict(yaml.safe_load(text))  # JSON is YAML
+        document = dict(read_yaml(text))  # JSON is YAML
         if document.get("kind") != _KIND:
             return None
         devices = {
@@ -154,7 +153,7 @@ def _parse(file: Path, text: bytes) -> NvidiaCdiSpec | None:
             common=_checked(document.get("containerEdits")),
             devices=devices,
         )
-    except (yaml.YAMLError, *_MALFORMED) as error:
+    except _MALFORMED as error:
         raise NvidiaCdiError(f"{file} is not a CDI spec: {error}") from error
 
 

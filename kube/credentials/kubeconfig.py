@@ -11,7 +11,7 @@ import ssl
 from functools import partial
 from typing import TYPE_CHECKING
 
-from kube.credentials.kubeconfig_contents import chosen_context
+from kube.credentials.kubeconfig_contents import read_kubeconfig
 from kube.errors import AccessError
 from kube.transport import ApiServer
 
@@ -37,21 +37,16 @@ async def server_of_kubeconfig(paths: str, *, context: str | None, user_agent: s
     Raises:
         AccessError: it cannot be used.
     """
-    await asyncio.to_thread(partial(chosen_context, paths, context=context))
+    found = await asyncio.to_thread(partial(read_kubeconfig, paths, context=context))
     await asyncio.to_thread(_import_library)  # 0.2 s, in which the event loop has its turns
     from kubernetes_asyncio import config  # noqa: PLC0415 - see above
     from kubernetes_asyncio.client import Configuration  # noqa: PLC0415
 
     configuration = Configuration()
     try:
-        loader = await config.load_kube_config(
-            config_file=paths,
-            context=context,
-            client_configuration=configuration,
-            persist_config=False,
-        )
-    # kubernetes-asyncio passes on the errors of its YAML, base64 and plugin code: assertion,
-    # type and attribute errors on odd files among them. All mean an unusable file.
+        loader = await config.load_kube_config_from_dict(found, client_configuration=configuration)
+    # kubernetes-asyncio passes on the errors of its base64 and plugin code: assertion, type and
+    # attribute errors on odd values among them. All mean an unusable file.
     except Exception as error:
         raise AccessError(f"cannot use kubeconfig {paths!r}: {error}") from error
     if hasattr(loader, "exec_plugin_expiry"):
@@ -78,7 +73,8 @@ def namespace_of_kubeconfig(paths: str, *, context: str | None) -> str:
     Raises:
         AccessError: it cannot be used.
     """
-    return str(chosen_context(paths, context=context).get("namespace") or "default")
+    (found,) = read_kubeconfig(paths, context=context)["contexts"]
+    return str(found["context"].get("namespace") or "default")
 
 
 def _tls(configuration: Configuration) -> ssl.SSLContext | None:

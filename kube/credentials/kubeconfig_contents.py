@@ -1,6 +1,7 @@
-"""What is wrong with a kubeconfig, in words for its owner.
+"""Reads kubeconfigs, and says what is wrong with one in words for its owner.
 
-kubernetes-asyncio reads the same files, and passes on the type and attribute errors of its code.
+What is found is given to kubernetes-asyncio, which is not asked to read the files itself: it passes
+on the type and attribute errors of its code.
 """
 
 from __future__ import annotations
@@ -9,21 +10,22 @@ import os
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
-
 from kube.errors import AccessError
+from kube.yaml_text import NotYamlError, read_yaml
 
 _LISTS: Final = ("clusters", "contexts", "users")
 _WANTED: Final = "want a kubeconfig as `kubectl config view --raw` prints it"
 _MOST_NAMES: Final = 10  # in one message
+# Fields of clusters and users that name a file, from the folder of their kubeconfig.
+_FILES: Final = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
 
 
-def chosen_context(paths: str, *, context: str | None) -> dict[str, Any]:
-    """Return the fields of a context, or of the current one.
+def read_kubeconfig(paths: str, *, context: str | None) -> dict[str, Any]:
+    """Return a kubeconfig of one context alone, with its cluster and user; its paths are absolute.
 
     Args:
         paths: of the files, as in ``$KUBECONFIG``.
-        context: a name; None for the current one.
+        context: a name; None for the current one of the last file that has one.
 
     Raises:
         AccessError: a file is no kubeconfig, or the context, its cluster or its user is not there;
@@ -31,7 +33,7 @@ def chosen_context(paths: str, *, context: str | None) -> dict[str, Any]:
     """
     found: dict[str, dict[str, Any]] = {kind: {} for kind in _LISTS}
     current: Any = None
-    for path in map(Path, paths.split(os.pathsep)):
+    for path in map(Path, filter(None, paths.split(os.pathsep))):
         if not path.exists():
             continue
         content = _content(path)
@@ -51,20 +53,26 @@ def chosen_context(paths: str, *, context: str | None) -> dict[str, Any]:
         found_server = f"has cluster {cluster!r} with server {at.get('server')!r}"
         raise _unusable(paths, f"{found_server}; {wanted}")
     user = fields.get("user")
+    users = []
     if user or at["server"].startswith("https:"):
-        _named(paths, found, "users", user, f"{of} user {user!r}, which is not there")
-    return fields
+        who = _named(paths, found, "users", user, f"{of} user {user!r}, which is not there")
+        users = [{"name": user, "user": who}]
+    return {
+        "current-context": name,
+        "contexts": [{"name": name, "context": fields}],
+        "clusters": [{"name": cluster, "cluster": at}],
+        "users": users,
+    }
 
 
 def _content(path: Path) -> dict[str, Any]:
     try:
         with path.open(encoding="utf-8") as stream:  # of a text the error would quote a line
-            content = yaml.safe_load(stream)
+            content = read_yaml(stream)
     except OSError as error:
         raise _unusable(path, f"cannot be read ({error.strerror}); {_WANTED}") from error
-    except Exception as error:  # the library passes on what a tag's value causes
-        why = " ".join(str(error).split())[:200]
-        raise _unusable(path, f"is no YAML ({why}); {_WANTED}") from error
+    except NotYamlError as error:
+        raise _unusable(path, f"is no YAML ({str(error)[:200]}); {_WANTED}") from error
     if content is None:
         raise _unusable(path, f"is empty; {_WANTED}")
     if not isinstance(content, dict):
@@ -85,8 +93,14 @@ def _entries(path: Path, content: dict[str, Any], kind: str) -> list[tuple[Any, 
             raise _unusable(path, f"has an entry without a name in {kind}; {_WANTED}")
         if not isinstance(fields or {}, dict):
             raise _unusable(path, f"has a {field} {entry['name']!r} without fields; {_WANTED}")
-        found.append((entry["name"], fields or {}))
+        found.append((entry["name"], _with_paths(path, fields or {})))
     return found
+
+
+def _with_paths(path: Path, fields: dict[str, Any]) -> dict[str, Any]:
+    folder = path.absolute().parent
+    files = {key: str(folder / fields[key]) for key in _FILES if isinstance(fields.get(key), str)}
+    return fields | files
 
 
 def _named(

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-import yaml
 
 from deviceplugin.cards.interface import (
     CardHardware,
@@ -26,6 +25,7 @@ from deviceplugin.cards.interface import (
 )
 from fracgpu.cards.card import Card, CardUuid, Health
 from fracgpu.units import Mib
+from kube.yaml_text import read_yaml
 from process.clock import Clock, SystemClock
 from simulator.cards.processes import ProcessFolder, SimulatedProcess
 from simulator.cards.simulated_limits import SimulatedLimits, capped
@@ -138,13 +138,13 @@ class SimulatedCards(Cards):
             version = (stat.st_mtime_ns, stat.st_size)
             if version == self._version:
                 return
-            document = yaml.safe_load(self._file.read_text().replace(_NODE, self._node))
+            document = read_yaml(self._file.read_text().replace(_NODE, self._node))
             wire = msgspec.convert(document, _WireFile)
             for card in wire.cards:
                 Health(card.health)
         except OSError as error:
             raise CardsUnavailableError(f"simulated cards: {error}") from error
-        except (ValueError, yaml.YAMLError) as error:
+        except ValueError as error:
             raise CardsUnavailableError(f"simulated cards: {self._file}: {error}") from error
         self._wire, self._version = wire, version
 

@@ -240,5 +240,5 @@ def test_a_short_text_that_stands_for_a_billion_values_is_refused_at_once() -> N
 
 
 def test_a_bottomless_mapping_is_refused() -> None:
-    with pytest.raises(ValueError, match="cannot be read"):
+    with pytest.raises(ValueError, match="not YAML: maximum recursion depth"):
         strict_mapping("{a: " * 5000 + "}" * 5000)

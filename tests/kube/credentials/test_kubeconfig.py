@@ -1,4 +1,4 @@
-"""What of a kubeconfig reaches the connection; the library reads it."""
+"""What of a kubeconfig reaches the connection: read here, handled by the library."""
 
 import asyncio
 import base64
@@ -128,6 +128,34 @@ async def test_address_token_and_authority_are_those_of_the_context(tmp_path: Pa
     assert server.tls is not None
     assert len(server.tls.get_ca_certs()) == 1
     assert server.tls.verify_mode is ssl.CERT_REQUIRED
+
+
+async def test_a_file_is_looked_for_beside_the_kubeconfig_that_names_it(tmp_path: Path) -> None:
+    authority = make_ca(name="test", now=NOON, life=timedelta(days=1))
+    one, other = tmp_path / "one", tmp_path / "other"
+    for folder in (one, other):
+        folder.mkdir()
+    (one / "ca.crt").write_bytes(authority.cert_pem)
+    (other / "client.crt").write_bytes(authority.cert_pem)
+    (other / "client.key").write_bytes(authority.key_pem)
+    (other / "token").write_text("t")
+    files = {"client-certificate": "client.crt", "client-key": "client.key", "tokenFile": "token"}
+    user = json.dumps({"users": [{"name": "u", "user": files}]})
+    (other / "config").write_text(user)
+    cluster = json.loads(but())
+    cluster["clusters"][0]["cluster"]["certificate-authority"] = "ca.crt"
+    del cluster["users"]
+    (one / "config").write_text(json.dumps(cluster))
+    paths = f"{one / 'config'}{os.pathsep}{os.pathsep}{other / 'config'}"
+
+    server = await read(paths)
+
+    assert server.tls is not None
+    assert len(server.tls.get_ca_certs()) == 1
+    assert await server.authorization() == "Bearer t"
+    (other / "client.key").write_text("no PEM")
+    with pytest.raises(AccessError, match="cannot use the credentials for https:"):
+        await read(paths)
 
 
 async def test_without_credentials_nothing_is_presented(tmp_path: Path) -> None:
