@@ -103,7 +103,7 @@ def test_a_move_that_helped_nobody_is_undone_once_and_then_its_owner_rests() -> 
         return budgets(*past).of_pod(pod_uid, owner_uid="owner-1", namespace="ml")
 
     assert why("second", failed) is None
-    given_up = undisturbed(a_past_move(owner_uid="owner-1"), ended_ago_s=299)
+    given_up = undisturbed(owner_uid="owner-1", ended_ago_s=299)
     assert why("second", failed, given_up) is HoldReason.GIVEN_UP
     assert why("other", failed) is HoldReason.OWNER_COOLDOWN
     assert why("third", failed, undone) is HoldReason.OWNER_COOLDOWN

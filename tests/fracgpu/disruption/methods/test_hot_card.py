@@ -190,8 +190,7 @@ def test_a_pod_that_the_api_server_does_not_know_stays() -> None:
 
 
 def test_what_was_shown_of_a_card_a_short_while_ago_is_not_shown_again() -> None:
-    shown = a_past_move(minutes_ago=9, source=HOT_CARD)
-    shown = replace(shown, ending=Ending.DRY_RUN, disturbed=False)
+    shown = a_past_move(minutes_ago=9, source=HOT_CARD, ending=Ending.DRY_RUN, disturbed=False)
 
     found = plan(a_disruption_state(past=[shown]), replace(ACTIVE, mode=Mode.DRY_RUN))
 

@@ -86,7 +86,8 @@ def test_the_target_is_the_calmest_card_whichever_the_scheduler_would_choose() -
     (move,) = plan_moves(state, policy=ACTIVE, now=NOON).moves
 
     # Nothing is measured of what it uses.
-    assert (move.pod_uid, move.target, move.busy_ratio) == ("pod-a", "GPU-idle", 0.0)
+    assert (move.pod.uid, move.target.card) == ("pod-a", "GPU-idle")
+    assert move.reason.busy_ratio == 0.0
 
 
 def test_what_protects_a_pod_protects_it_here() -> None:
@@ -101,11 +102,14 @@ def test_what_protects_a_pod_protects_it_here() -> None:
 def test_a_pod_without_a_target_is_held_and_a_move_that_ended_is_not_tried_at_once() -> None:
     asked = a_calm_state(annotations=ASKED)
     full = replace(asked, heat={HOT_CARD: asked.heat[CardUuid(HOT_CARD)]})
-    tried = a_past_move(
-        minutes_ago=2,
-        pod_uid="pod-a",
-        owner_uid="owner-1",
-        ended_at=NOON - timedelta(minutes=1),
+    tried, other = (
+        a_past_move(
+            minutes_ago=2,
+            pod_uid=uid,
+            owner_uid="owner-1",
+            ended_at=NOON - timedelta(minutes=1),
+        )
+        for uid in ("pod-a", "pod-x")
     )
 
     assert [held.reason for held in plan_moves(full, policy=ACTIVE, now=NOON).held] == [
@@ -115,7 +119,6 @@ def test_a_pod_without_a_target_is_held_and_a_move_that_ended_is_not_tried_at_on
     assert [held.reason for held in plan.held] == [HoldReason.GIVEN_UP]
     later = plan_moves(replace(asked, past=[tried]), policy=ACTIVE, now=NOON + timedelta(minutes=5))
     assert len(later.moves) == 1
-    other = replace(tried, move=replace(tried.move, pod_uid="pod-x"))
     assert len(plan_moves(replace(asked, past=[other]), policy=ACTIVE, now=NOON).moves) == 1
 
 
