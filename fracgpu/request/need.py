@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
+from operator import attrgetter
 from typing import Final
 
 import msgspec
@@ -160,16 +161,17 @@ class PodNeed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     by_claim: bool = False
 
 
+# What a pod asks for as a whole is said by a request as by the need that is made of it.
+_OF_POD: Final = tuple(
+    name for name in PodNeed.__struct_fields__ if name in PodRequest.__struct_fields__
+)
+_values_of_pod: Final = attrgetter(*_OF_POD)
+
+
 def need_of(request: PodRequest, containers: Sequence[ContainerNeed]) -> PodNeed:
     """Return a request with what its containers need in MiB."""
-    return PodNeed(
-        containers=tuple(containers),
-        vendor=request.vendor,
-        models=request.models,
-        strategy=request.strategy,
-        topology=request.topology,
-        isolation=request.isolation,
-    )
+    of_pod = dict(zip(_OF_POD, _values_of_pod(request), strict=True))
+    return PodNeed(containers=tuple(containers), **of_pod)
 
 
 DEFAULT_STRATEGY: Final = Strategy.LEAST_WASTE

@@ -135,6 +135,10 @@ def is_leaving(kube: KubeClient, *pods: str) -> Callable[[], Any]:
     return ask
 
 
+async def has_reported(kube: KubeClient, reason: str) -> bool:
+    return reason in await events(kube)
+
+
 async def replace_pod(kube: KubeClient, gone: str) -> None:
     """Do what kubelet, ReplicaSet and scheduler would."""
     await end_pod(kube, gone)
@@ -172,6 +176,8 @@ async def test_it_follows_its_configuration_and_moves_a_pod_off_a_hot_card(
 
         await configure(kube, "hotRatio: 80")
         await until(lambda: role.shows("fracgpu_rebalancer_config_valid 0.0"), what="refused")
+        # The next cycle reports it, unless it is right again by then.
+        await until(lambda: has_reported(kube, "ConfigRefused"), what="the refusal is an Event")
         await configure(kube, f"{ACTIVE}\nfastWindowS: 1200")
         await until(lambda: role.shows("fracgpu_rebalancer_config_valid 1.0"), what="taken")
         exporter.text = load.page
