@@ -585,12 +585,6 @@ def refuse_misplaced(annotations: Mapping[str, str], labels: Mapping[str, str]) 
     ours = [key for key in labels if key.startswith(names.PREFIX)]
     if labels.get(names.GRANTED) in (_OWN_KEYS, _TRANSLATED) and names.GRANTED in annotations:
         ours.remove(names.GRANTED)
-    if (
-        ours
-        and names.GRANTED in annotations
-        and labels.get(names.GRANTED) in (_OWN_KEYS, _TRANSLATED)
-    ):
-        ours.remove(names.GRANTED)
     ours.sort()
     for key in ours:
         small = key.lower()

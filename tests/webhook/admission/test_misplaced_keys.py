@@ -1,7 +1,7 @@
 import pytest
 
-from tests.webhook.builders import Json, a_pod, denied, judged
-from webhook.admission.verdict import Allowed
+from tests.webhook.builders import Json, a_pod, denied, judged, patched, stored
+from webhook.admission.verdict import OURS, Allowed
 
 
 @pytest.mark.parametrize(
@@ -69,6 +69,16 @@ def test_a_label_that_is_no_request_is_warned_of() -> None:
     assert judged(pod) == Allowed(
         warnings=("label fracgpu.io/a and 2 more has no effect: FracGPU reads annotations",)
     )
+
+
+def test_a_pod_with_a_grant_and_such_a_label_is_warned_again_when_it_is_reviewed_again() -> None:
+    pod = a_pod(fraction="0.5")
+    pod["metadata"]["labels"] = {"fracgpu.io/team": "vision"}
+    warnings = ("label fracgpu.io/team has no effect: FracGPU reads annotations",)
+    first = patched(judged(pod))
+
+    assert first.warnings == warnings
+    assert judged(stored(pod, first)) == Allowed(warnings=warnings, dialect=OURS)
 
 
 def test_keys_that_begin_as_ours_and_ask_for_nothing_are_somebody_elses() -> None:
