@@ -389,13 +389,13 @@ def _describe_one(need: ContainerNeed, card_class: CardClass | None) -> str:
 
 def _need_in(request: PodRequest, card_class: CardClass | None) -> PodNeed:
     """Return a request in MiB; shares are shares of a card of *card_class*."""
-    capacity_mib = Mib(0) if card_class is None else card_class.capacity_mib
     containers = []
     for part in request.slices:
         mib = part.mib
         if mib is None:
             assert part.share is not None, "a slice has a share or MiB"
-            mib = share_of(part.share, capacity_mib=capacity_mib)
+            assert card_class is not None, "a share is a share of some class"
+            mib = share_of(part.share, capacity_mib=card_class.capacity_mib)
         containers.append(
             ContainerNeed(
                 name=part.container,

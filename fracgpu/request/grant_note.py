@@ -138,10 +138,10 @@ class Seal(msgspec.Struct, frozen=True, kw_only=True):
     def write(self, granted: GrantNote) -> str:
         """Return the text of the annotation, dated and sealed."""
         at = msgspec.to_builtins(self.now.replace(microsecond=0))
-        unsealed = msgspec.json.encode(msgspec.structs.replace(granted.data, at=at, seal=""))
-        seal = self._over(granted.words, unsealed, self.key)
-        # The seal is the last field.
-        return f'{granted.words}\n{unsealed[:-1].decode()},"seal":"{seal}"}}'
+        dated = msgspec.structs.replace(granted.data, at=at, seal="")
+        seal = self._over(granted.words, msgspec.json.encode(dated), self.key)
+        sealed = msgspec.json.encode(msgspec.structs.replace(dated, seal=seal))
+        return f"{granted.words}\n{sealed.decode()}"
 
     def holds(self, granted: GrantNote) -> bool:
         """Report whether the webhook wrote it, for this namespace and within its lifetime."""

@@ -8,6 +8,7 @@ import pytest
 from aiohttp import web
 
 from fracgpu import names
+from fracgpu.disruption.candidates import OWNERS
 from fracgpu.k8s.pod import decode_pod
 from fracgpu.state.cluster_state import PlacedPod
 from fracgpu.state.move_object import OwnerReference
@@ -16,6 +17,7 @@ from kube.client import KubeClient
 from kube.errors import KubeDecodeError
 from kube.kinds import DEPLOYMENTS, NAMESPACES, REPLICASETS
 from rebalancer.moves.observer import (
+    OWNER_KINDS,
     Observer,
     Owners,
     candidate,
@@ -336,3 +338,7 @@ async def test_it_reads_the_very_controller_and_what_it_could_not_do(kube: KubeC
     gone = OwnerReference(api_version="apps/v1", kind="ReplicaSet", name=name, uid="another")
     assert not (await Owners(kube).read(gone, namespace=NAMESPACE)).there
     assert not (await Owners(kube).with_hash("other", namespace=NAMESPACE)).there
+
+
+def test_the_owners_that_are_read_are_those_whose_pods_are_moved() -> None:
+    assert {name: kind.group_version for name, kind in OWNER_KINDS.items()} == OWNERS
