@@ -4,6 +4,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
+from fracgpu.units import BYTES_PER_MIB, MAX_MIB
+
 # Drivers were seen to reserve 1 GiB of 80, and 0.4 of 16: far below this part of a card. If more is
 # in use by no process, it is not the driver's.
 _LARGEST_PART: Final = 16
@@ -18,6 +20,12 @@ class Memory:
     free: int
     reserved: int | None = None
 
+    @property
+    def is_possible(self) -> bool:
+        """Whether a card can have it: a lost one reads as all ones, and some drivers say worse."""
+        parts = (self.used, self.free, self.reserved or 0)
+        return 0 <= min(parts) <= max(parts) <= self.total <= MAX_MIB * BYTES_PER_MIB
+
 
 class LearntReserve:
     """Learns what the driver reserves of one card: the least memory in use by no process.
@@ -30,10 +38,6 @@ class LearntReserve:
         self._bytes: int | None = None
         self._was_empty = False
         self._reported = False
-
-    def forget(self) -> None:
-        """Start over: the driver may be another one now."""
-        self._bytes, self._was_empty, self._reported = None, False, False
 
     def set_reported(self, reserved: int) -> None:
         """Set what the driver itself reports: there is nothing to learn any more."""

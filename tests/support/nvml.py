@@ -143,9 +143,17 @@ class Standin:
             Unavailable: the cards cannot be read.
         """
         async with self._asking:
-            self._child.send(command)
-            async with asyncio.timeout(limit_s):
-                reply = await asyncio.to_thread(self._child.recv)
+            self.begin(command)
+            return await self.answered(limit_s=limit_s)
+
+    def begin(self, command: str) -> None:
+        """Send the child a command; what is asked meanwhile is to be answered before it."""
+        self._child.send(command)
+
+    async def answered(self, *, limit_s: float = 60.0) -> Any:
+        """Return the child's next answer, and raise as :meth:`ask` does."""
+        async with asyncio.timeout(limit_s):
+            reply = await asyncio.to_thread(self._child.recv)
         if "unavailable" in reply:
             raise Unavailable(reply["unavailable"])
         if "ends" in reply:

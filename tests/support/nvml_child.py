@@ -88,27 +88,34 @@ class Reads:
 
 
 async def serve(commands: Connection, reader: NvmlReader, clock: ShiftedClock) -> None:
-    """Answer commands until nobody is left to send them."""
-    while True:
-        try:
-            line = await asyncio.to_thread(commands.recv)
-        except EOFError:
-            return
-        command, _, argument = line.partition(" ")
-        try:
-            if command == "shift":
-                clock.shift_s += float(argument)
-                reply: dict[str, Any] = {"value": None}
-            elif command == "wait":
-                clock.passed_s += float(argument)
-                reply = {"value": None}
-            else:
-                reply = {"value": await answer(reader, command, argument)}
-        except CardsUnavailableError as error:
-            reply = {"unavailable": str(error)}
-        except EndProcess as error:
-            reply = {"ends": str(error)}
-        commands.send(reply)
+    """Answer commands as each is done, until nobody is left to send them."""
+    async with asyncio.TaskGroup() as group:
+        while True:
+            try:
+                line = await asyncio.to_thread(commands.recv)
+            except EOFError:
+                return
+            group.create_task(reply(commands, reader, clock, *line.partition(" ")[::2]))
+
+
+async def reply(
+    commands: Connection, reader: NvmlReader, clock: ShiftedClock, command: str, argument: str
+) -> None:
+    """Send the answer to a command."""
+    try:
+        if command == "shift":
+            clock.shift_s += float(argument)
+            answered: dict[str, Any] = {"value": None}
+        elif command == "wait":
+            clock.passed_s += float(argument)
+            answered = {"value": None}
+        else:
+            answered = {"value": await answer(reader, command, argument)}
+    except CardsUnavailableError as error:
+        answered = {"unavailable": str(error)}
+    except EndProcess as error:
+        answered = {"ends": str(error)}
+    commands.send(answered)
 
 
 def run(commands: Connection, reads: Reads, timeout_s: float) -> None:

@@ -30,6 +30,9 @@ _LOST: Final = ("Uninitialized", "DriverNotLoaded", "LibraryNotFound", _OUTDATED
 # Some drivers return these errors once, as while a card is reset: so they count only for a while.
 ASK_AGAIN_S: Final = 300.0
 
+# NVML_VALUE_NOT_AVAILABLE, and what the registers of a card that fell off the bus read as.
+_NO_VALUES: Final = (2**32 - 1, 2**64 - 1)
+
 # pynvml calls twice, for the size and for the content; the list may grow between the two.
 _SIZE_RACES: Final = 3
 
@@ -71,7 +74,7 @@ class NvmlCalls:
     async def figure(
         self, card: str, name: str, function: Callable[..., Any], *args: Any
     ) -> Any | None:
-        """Return an optional metric; None where the library returns an error.
+        """Return an optional metric; None where the library returns an error, or no value.
 
         A metric that the card does not have is asked for again after five minutes; any other error
         counts for this call only.
@@ -88,7 +91,7 @@ class NvmlCalls:
             self.missed(card, name, error)
             return None
         self._failing.discard((card, name))
-        return value
+        return None if isinstance(value, int) and value in _NO_VALUES else value
 
     async def core(
         self, card: str, name: str, function: Callable[..., Any], *args: Any

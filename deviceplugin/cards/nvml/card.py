@@ -46,10 +46,18 @@ class NvmlCard:
         timeout_s: limit of one call.
         sys_root: the host's ``/sys``.
         clock: for durations, and to recognise samples that were read before.
+        reserves: what the driver keeps of each card, which may be at another index later.
     """
 
     def __init__(
-        self, library: Any, *, index: int, timeout_s: float, sys_root: Path, clock: Clock
+        self,
+        library: Any,
+        *,
+        index: int,
+        timeout_s: float,
+        sys_root: Path,
+        clock: Clock,
+        reserves: dict[CardUuid, LearntReserve],
     ) -> None:
         self._nvml = library
         self._index = index
@@ -58,7 +66,7 @@ class NvmlCard:
         self._profiling = NvmlGpm(self._calls, clock)
         self._figures = NvmlMetrics(self._calls, self._profiling)
         self._processes = NvmlProcesses(self._calls, clock)
-        self._reserve = LearntReserve()
+        self._reserves = reserves
         self._families = _constants(library, "NVML_DEVICE_ARCH_")
         self._brands = _constants(library, "NVML_BRAND_")
         self._remap_failed: dict[CardUuid, bool] = {}
@@ -66,7 +74,6 @@ class NvmlCard:
     def forget(self) -> None:
         """Ask for everything again: the driver may be another one now."""
         self._calls.forget()
-        self._reserve.forget()
 
     async def inspect(self, known: CardHardware | None) -> FoundCard | SkippedCard:
         """Return what the card is; what cannot be read this time is taken from *known*.
@@ -88,7 +95,7 @@ class NvmlCard:
             unhealthy = replace(known.card, health=Health.UNHEALTHY, health_reason=reason)
             return FoundCard(hardware=replace(known, card=unhealthy), handle=handle)
         if memory is None or not memory.total:
-            return SkippedCard(uuid=uuid, reason="it reports no memory of its own")
+            return SkippedCard(uuid=uuid, reason="it reports no memory that it could have")
         hardware = known or await self._identify(uuid, handle)
         return FoundCard(hardware=await self._measured(hardware, handle, memory), handle=handle)
 
@@ -116,19 +123,20 @@ class NvmlCard:
         memory = await self._figures.memory(uuid, handle)
         if memory is None:
             return None
+        reserve = self._reserves.setdefault(uuid, LearntReserve())
         if memory.reserved is not None:
-            self._reserve.set_reported(memory.reserved)
+            reserve.set_reported(memory.reserved)
             return memory
         found = await self._processes.held(uuid, handle, total_bytes=memory.total)
         held = None if found is None else tuple(found.values())
-        if not held or self._reserve.settled:
-            self._reserve.learn(memory, held)
+        if not held or reserve.settled:
+            reserve.learn(memory, held)
         else:
             # Memory in use and held by processes is of one moment if nothing changed meanwhile.
             again = await self._figures.memory(uuid, handle)
             if again == memory:
-                self._reserve.learn(memory, held)
-        return self._reserve.apart(memory)
+                reserve.learn(memory, held)
+        return reserve.apart(memory)
 
     async def _figure(
         self, uuid: CardUuid, name: str, function: Callable[..., Any], *args: Any

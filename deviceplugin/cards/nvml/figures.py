@@ -48,7 +48,8 @@ class NvmlMetrics:
     async def memory(self, card: str, handle: Any) -> Memory | None:
         """Read memory by version 2, which reports the driver's part apart from what is in use.
 
-        None where the card has no memory of its own; by version 1 where the driver lacks version 2.
+        None where the card has no memory of its own, or reports amounts that no card can have; by
+        version 1 where the driver lacks version 2.
 
         Raises:
             StuckError, NVMLError: the card does not answer; without its memory nothing is shared.
@@ -57,7 +58,11 @@ class NvmlMetrics:
         version = self._nvml.nvmlMemory_v2
         memory = await self._calls.figure(card, "memory_v2", read, handle, version)
         memory = memory or await self._calls.core(card, "memory", read, handle)
-        return memory_from_nvml(memory) if memory is not None else None
+        found = memory_from_nvml(memory) if memory is not None else None
+        if found is None or found.is_possible:
+            return found
+        self._calls.missed(card, "memory", ValueError(f"no card can have {found}"))
+        return None
 
     async def remapped_rows(self, card: str, handle: Any) -> Any | None:
         """Return (corrected, uncorrected, pending, failed), or None where the card has none."""

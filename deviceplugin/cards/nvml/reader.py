@@ -27,7 +27,8 @@ from deviceplugin.cards.nvml.card import FoundCard, NvmlCard
 from deviceplugin.cards.nvml.limits import NvmlLimits
 from deviceplugin.cards.nvml.topology import CardLocation, NvmlTopology
 from deviceplugin.cards.nvml.xid_events import XidWatch
-from fracgpu.cards.card import CardUuid
+from deviceplugin.cards.reserve import LearntReserve
+from fracgpu.cards.card import MOST_CARDS, CardUuid
 from process.clock import Clock, SystemClock
 from process.lifecycle import EndProcess
 
@@ -84,6 +85,7 @@ class NvmlReader(Cards):
         self._outdated_since_s: float | None = None
         self._hangs_since_s: float | None = None
         self._cards: dict[int, NvmlCard] = {}
+        self._reserves: dict[CardUuid, LearntReserve] = {}
         self._hardware: dict[int, CardHardware] = {}
 
     @property
@@ -94,12 +96,13 @@ class NvmlReader(Cards):
         await self._open()
         driver = await self._driver(self._nvml.nvmlSystemGetDriverVersion)
         count = await self._driver(self._nvml.nvmlDeviceGetCount)
+        if count > MOST_CARDS:
+            raise CardsUnavailableError(f"NVML: it has {count} cards; want {MOST_CARDS} at most")
         answers = await self._of_each({index: self._look(index) for index in range(count)})
-        reached = {
-            answer.hardware.card.uuid: answer
-            for answer in answers.values()
-            if isinstance(answer, FoundCard)
-        }
+        found = [answer for answer in answers.values() if isinstance(answer, FoundCard)]
+        reached = {answer.hardware.card.uuid: answer for answer in found}
+        if len(reached) < len(found):
+            raise CardsUnavailableError("NVML: one card has two indexes, as while these change")
         cards: dict[int, CardHardware] = {}
         left_out: list[SkippedCard] = []
         for index, answer in answers.items():
@@ -123,16 +126,14 @@ class NvmlReader(Cards):
 
     async def read(self) -> CardSamples:
         await self._open()
+        uuids = {index: hardware.card.uuid for index, hardware in self._hardware.items()}
         answers = await self._of_each(
-            {
-                index: self._read(index, hardware.card.uuid)
-                for index, hardware in self._hardware.items()
-            }
+            {index: self._read(index, uuid) for index, uuid in uuids.items()}
         )
         samples: dict[CardUuid, CardSample] = {}
         errors: dict[CardUuid, Exception] = {}
         for index, answer in answers.items():
-            uuid = self._hardware[index].card.uuid
+            uuid = uuids[index]  # another card may have the index by now
             if isinstance(answer, Exception):
                 errors[uuid] = answer
             else:
@@ -185,6 +186,7 @@ class NvmlReader(Cards):
                 timeout_s=self._timeout_s,
                 sys_root=self._sys_root,
                 clock=self._clock,
+                reserves=self._reserves,
             )
         card = self._cards[index]
         return lambda: card.inspect(self._hardware.get(index))
@@ -264,6 +266,7 @@ class NvmlReader(Cards):
         self._topology_calls.forget()
         for card in self._cards.values():
             card.forget()
+        self._reserves.clear()
         self._topology.forget()
         log.info("nvml_opened")
 

@@ -50,8 +50,6 @@ def test_the_drivers_part_is_the_least_that_no_process_holds(
 
     assert memory.reserved == (None if reserved_mib is None else reserved_mib * MIB)
     assert memory.used == (1000 - (reserved_mib or 0)) * MIB
-    reserve.forget()
-    assert reserve.apart(version_1(1000)) == version_1(1000)
 
 
 def test_what_the_driver_once_told_stands_where_it_does_not_tell_it() -> None:

@@ -109,7 +109,14 @@ async def test_each_card_says_its_architecture(standin: Standin) -> None:
 
 @pytest.mark.parametrize(
     ("values", "reason"),
-    [({"mig": 1}, "MIG is on"), ({"total": None}, "no memory"), ({"total": 0}, "no memory")],
+    [
+        ({"mig": 1}, "MIG is on"),
+        ({"total": None}, "no memory"),
+        ({"total": 0}, "no memory"),
+        ({"total": 2**64 - 1}, "no memory"),
+        ({"used": 2**64 - 1}, "no memory"),
+        ({"reserved": 2**63}, "no memory"),
+    ],
 )
 async def test_a_card_that_cannot_be_shared_by_memory_is_left_out_and_named(
     standin: Standin, values: dict[str, Any], reason: str
@@ -124,14 +131,22 @@ async def test_a_card_that_cannot_be_shared_by_memory_is_left_out_and_named(
     assert reason in why
 
 
-@pytest.mark.parametrize("error", [pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_UNKNOWN])
+@pytest.mark.parametrize(
+    "loss",
+    [
+        {"0.error.nvmlDeviceGetHandleByIndex_v2": pynvml.NVML_ERROR_GPU_IS_LOST},
+        {"0.error.nvmlDeviceGetHandleByIndex_v2": pynvml.NVML_ERROR_UNKNOWN},
+        {"0.total": 2**64 - 1},
+        {"0.used": 2**64 - 1},
+    ],
+)
 async def test_through_the_true_calls_a_lost_card_is_unhealthy_until_it_is_back(
-    standin: Standin, error: int
+    standin: Standin, loss: dict[str, int]
 ) -> None:
     await standin.list_cards()
-    standin.say({"0.error.nvmlDeviceGetHandleByIndex_v2": error})
+    standin.say(loss)
     lost = await standin.list_cards()
-    standin.say({"0.error.nvmlDeviceGetHandleByIndex_v2": None})
+    standin.say(dict.fromkeys(loss), a_card(0))
     back = await standin.list_cards()
 
     healths = [
@@ -139,6 +154,37 @@ async def test_through_the_true_calls_a_lost_card_is_unhealthy_until_it_is_back(
     ]
     assert healths == [["unhealthy", "healthy"], ["healthy", "healthy"]]
     assert await standin.calls("nvmlInitWithFlags") == 1
+
+
+@pytest.mark.parametrize("values", [{"cards": 2**32 - 1}, {"1.uuid": a_card(0)["0.uuid"]}])
+async def test_more_cards_than_there_can_be_are_no_list(
+    standin: Standin, values: dict[str, Any]
+) -> None:
+    standin.say(values)
+
+    with pytest.raises(Unavailable):
+        await standin.list_cards()
+
+
+async def test_what_is_read_of_a_card_is_its_own_although_another_gets_its_index_meanwhile(
+    standin: Standin,
+) -> None:
+    standin.say({"cards": 3}, a_card(0, gpu=0), a_card(1, gpu=1), a_card(2, gpu=2))
+    await standin.list_cards()
+    standin.say({"2.hang.nvmlDeviceGetPcieThroughput": 1})
+    standin.begin("read")
+
+    async def two_are_read() -> bool:
+        return await standin.calls("nvmlDeviceGetPcieThroughput") == 5
+
+    await until(two_are_read, what="the last card hangs, the others are read")
+    uuids = [standin.uuid(index) for index in range(3)]
+    standin.say({"cards": 2, "1.uuid": uuids[2]})  # the second has left the bus
+    await standin.list_cards()
+    standin.say({"2.hang.nvmlDeviceGetPcieThroughput": None})
+    samples = (await standin.answered())["samples"]
+
+    assert [samples[uuid]["figures"]["gpu_percent"] for uuid in uuids] == [0, 1, 2]
 
 
 async def test_a_row_that_could_not_be_remapped_makes_the_card_unhealthy(standin: Standin) -> None:
@@ -323,13 +369,15 @@ async def test_a_metric_that_a_profiled_card_lacks_is_left_out_alone(standin: St
     assert missing == ["fp64_ratio"]
 
 
-async def test_percentages_that_cannot_be_are_no_figures(standin: Standin) -> None:
-    standin.say(a_card(0, gpu=101, copy=4294967295, encoder=900))
+async def test_amounts_that_cannot_be_are_no_figures(standin: Standin) -> None:
+    lost = {"power_mw": 2**32 - 1, "energy_mj": 2**64 - 1, "temperature.0": 2**32 - 1}
+    standin.say(a_card(0, gpu=101, copy=4294967295, encoder=900, **lost))
     await standin.list_cards()
 
     figures = await standin.figures()
 
-    for name in ("gpu_percent", "memory_copy_percent", "encoder_percent"):
+    percentages = ("gpu_percent", "memory_copy_percent", "encoder_percent")
+    for name in (*percentages, "power_w", "energy_mj", "temperature_c"):
         assert figures[name] is None
     assert figures["decoder_percent"] == 4
 
@@ -365,20 +413,26 @@ async def test_what_an_older_driver_keeps_for_itself_is_reserved_and_not_in_use(
         kinds = ("Compute", "Graphics", "MPSCompute")
         missing |= {f"nvmlDeviceGet{kind}RunningProcesses_v3" for kind in kinds}
     library = build(tmp_path / "old", without=frozenset(missing))
+    full = {"used": 9_000 * MIB, "reserved": 300 * MIB, "compute": f"7:{9_000 * MIB}"}
+    # Somebody's program, and memory that nobody on the list holds.
+    in_use = {"used": 6_000 * MIB, "compute": f"8:{2_000 * MIB}"}
     async with a_standin(tmp_path, library=library) as standin:
-        standin.say({"0.used": 0, "1.used": 9_000 * MIB, "1.compute": f"7:{9_000 * MIB}"})
-        reserved = [
-            hardware["card"]["reserved_mib"] for hardware in (await standin.list_cards())["cards"]
-        ]
-        idle = await standin.figures()
-        # Somebody's program, and memory that nobody on the list holds.
-        standin.say({"0.used": 6_000 * MIB, "0.compute": f"8:{2_000 * MIB}"})
-        busy = await standin.figures()
-        later = [
-            hardware["card"]["reserved_mib"] for hardware in (await standin.list_cards())["cards"]
-        ]
 
-    assert reserved == later == [500, 500 if lists else 0]
+        async def reserved() -> list[int]:
+            listed = await standin.list_cards()
+            return [hardware["card"]["reserved_mib"] for hardware in listed["cards"]]
+
+        standin.say(a_card(0, used=0), a_card(1, **full))
+        first = await reserved()
+        idle = await standin.figures()
+        standin.say(a_card(0, **in_use))
+        busy = await standin.figures()
+        later = await reserved()
+        one, other = standin.uuid(0), standin.uuid(1)
+        standin.say(a_card(0, uuid=other, **full), a_card(1, uuid=one, **in_use))
+        places_changed = await reserved()
+
+    assert first == later == [500, 300 if lists else 0] == places_changed[::-1]
     assert (idle["used_mib"], idle["reserved_mib"]) == (0, 500)
     assert (busy["used_mib"], busy["reserved_mib"]) == (6_000, 500)
 
