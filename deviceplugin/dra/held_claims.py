@@ -125,12 +125,13 @@ class HeldClaims:
         """Count a claim from now on; with it is known what its pod holds."""
         self._held[held.claim.uid] = held
         self._done(held.pod)
-        self.pods.claims_changed()
+        self.pods.claims_changed([held.pod])
 
     def remove(self, uid: str) -> None:
         """Count a claim no more."""
-        if self._held.pop(uid, None) is not None:
-            self.pods.claims_changed()
+        held = self._held.pop(uid, None)
+        if held is not None:
+            self.pods.claims_changed([held.pod])
 
     async def run(self) -> None:
         """Read the claims of pods that were here before, until cancelled."""
@@ -145,7 +146,7 @@ class HeldClaims:
                 known = {**self._cards, **cards_by_device(inventory.by_uuid())}
                 if known != self._cards:
                     self._cards = known
-                    self.pods.claims_changed()
+                    self.pods.claims_changed(self.pods.by_uid)
 
     async def _read_all(self) -> None:
         while True:

@@ -1,6 +1,6 @@
 """This node's pods, for readers in any thread."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from fracgpu.state.allocation import Assignment
@@ -37,9 +37,11 @@ class NodePods:
         self._by_uid = by_uid
         self._on_change()
 
-    def claims_changed(self) -> None:
-        """Look up anew what the pods' claims were allocated."""
-        self._by_uid = {uid: self._with_cards(pod) for uid, pod in self._by_uid.items()}
+    def claims_changed(self, uids: Iterable[str]) -> None:
+        """Look up anew what the claims of some pods were allocated."""
+        known = self._by_uid
+        changed = {uid: self._with_cards(known[uid]) for uid in uids if uid in known}
+        self._by_uid = {**known, **changed}
         self._on_change()
 
     def _with_cards(self, pod: PodInfo) -> PodInfo:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from deviceplugin.dra.held_claims import HeldClaims
+from fracgpu import names
 from fracgpu.cards.card import CardUuid
 from fracgpu.state.allocation import Slice
 from fracgpu.units import Mib
@@ -72,8 +73,9 @@ async def test_a_pod_that_names_a_volume_alone_is_not_read() -> None:
 
 
 async def test_an_agent_that_starts_learns_what_the_pods_hold() -> None:
-    pod = pod_body()
-    async with a_rig(FakeApi(pod, claims=[a_claim(pod)])) as rig:
+    pod, other = pod_body(), pod_body("other", claims={names.POD_CLAIM: "fracgpu-1111111111"})
+    claims = [a_claim(pod), a_claim(other, name="fracgpu-1111111111", uid="2")]
+    async with a_rig(FakeApi(pod, other, claims=claims)) as rig:
         rig.held.observe(change(pod))
         assert not rig.held.complete
 
@@ -81,6 +83,13 @@ async def test_an_agent_that_starts_learns_what_the_pods_hold() -> None:
 
         assert rig.assigned(pod) == HELD
         assert len(list(rig.held.claims)) == 1
+
+        known = rig.held.pods.by_uid["uid-train-0"]
+        await rig.sees(other)
+        await until_true(lambda: rig.assigned(other) == HELD, what="the other's claim is read")
+        # Nobody else's cards are looked up: of 256 pods that would take the event loop seconds.
+        assert rig.held.pods.by_uid["uid-train-0"] is known
+        rig.held.observe(change(other, ChangeType.DELETED))
 
         rig.held.observe(change(pod, ChangeType.DELETED))
         assert not list(rig.held.claims)
