@@ -1,5 +1,6 @@
 """Computes what cards and pods use from samples, process owners and assignments."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -94,12 +95,17 @@ def build_usage_snapshot(
     counted: Counted | None = None,
 ) -> UsageSnapshot:
     """Return the snapshot; *pods* are the pods of this node."""
-    live = [pod for pod in pods if pod.record.live and pod.record.assignment]
+    here, containers = _holders(pod for pod in pods if pod.record.live)
     return UsageSnapshot(
         taken_at_s=taken_at_s,
         cards=tuple(
             _card_use(
-                hardware, samples.samples.get(hardware.card.uuid), owners, live, counted or {}
+                hardware,
+                samples.samples.get(hardware.card.uuid),
+                owners,
+                here.get(hardware.card.uuid, ()),
+                containers,
+                counted or {},
             )
             for hardware in inventory.card_list.cards
         ),
@@ -112,11 +118,14 @@ def _card_use(
     hardware: CardHardware,
     sample: CardSample | None,
     owners: Mapping[int, Owner | None],
-    pods: Iterable[PodInfo],
+    holders: Iterable[PodCardUsage],
+    containers: Mapping[str, str],
     counted: Counted,
 ) -> CardUse:
-    here, containers = _holders(hardware.card.uuid, pods)
-    here = [_counted(use, counted.get((*_holder(use), hardware.card.uuid))) for use in here]
+    here = [
+        _counted(use, counted.get((*_holder(use), hardware.card.uuid)))
+        for use in sorted(holders, key=lambda use: (use.namespace, use.pod, use.container))
+    ]
     allocated_mib = sum(use.mib for use in here)
     if sample is None or not sample.processes_known:
         return CardUse(
@@ -159,32 +168,32 @@ def _holder(use: PodCardUsage) -> _Holder:
 
 
 def _holders(
-    card: CardUuid, pods: Iterable[PodInfo]
-) -> tuple[Sequence[PodCardUsage], Mapping[str, str]]:
-    """Return the containers with a slice of *card*, and the names of containers by runtime id."""
-    found: list[PodCardUsage] = []
+    pods: Iterable[PodInfo],
+) -> tuple[Mapping[CardUuid, Sequence[PodCardUsage]], Mapping[str, str]]:
+    """Return the containers with a slice of each card, and names of containers by runtime id."""
+    found = defaultdict[CardUuid, list[PodCardUsage]](list)
     containers: dict[str, str] = {}
     for pod in pods:
         record = pod.record
-        peak = allocations_by_card(record.assignment or {}, record.containers).get(card)
-        held = [
-            PodCardUsage(
-                namespace=record.namespace,
-                pod=record.name,
-                pod_uid=record.uid,
-                container=container,
-                mib=part.mib,
-                pod_mib=peak.mib if peak is not None else part.mib,
-                pod_limit_mib=peak.limit_mib if peak is not None else part.limit_mib,
-            )
-            for container, slices in (record.assignment or {}).items()
-            for part in slices
-            if part.card == card
-        ]
-        if held:
-            found += held
+        assignment = record.assignment or {}
+        peaks = allocations_by_card(assignment, record.containers)
+        for container, slices in assignment.items():
+            for part in slices:
+                peak = peaks[part.card]
+                found[part.card].append(
+                    PodCardUsage(
+                        namespace=record.namespace,
+                        pod=record.name,
+                        pod_uid=record.uid,
+                        container=container,
+                        mib=part.mib,
+                        pod_mib=peak.mib,
+                        pod_limit_mib=peak.limit_mib,
+                    )
+                )
+        if assignment:
             containers |= {identity: name for name, identity in pod.container_ids.items()}
-    return sorted(found, key=lambda use: (use.namespace, use.pod, use.container)), containers
+    return found, containers
 
 
 def _sm_shares(sample: CardSample) -> Mapping[int, float | None] | None:

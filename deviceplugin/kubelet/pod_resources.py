@@ -66,7 +66,8 @@ class PodResourcesClient(PodResources):
             raise PodResourcesError(
                 f"the answer of kubelet's {self._socket} is not a ListPodResourcesResponse"
             )
-        return slot_holders(answer)
+        # Of a thousand pods it takes longer than the event loop may be held.
+        return await asyncio.to_thread(slot_holders, answer)
 
 
 def slot_holders(answer: messages.ListPodResourcesResponse) -> tuple[SlotHolder, ...]:
