@@ -45,8 +45,10 @@ class HealthEvents:
                 before, self._known = self._known, inventory.by_uuid()
                 for uuid, card in self._known.items():
                     await self._compare(before.get(uuid), card)
+                left_out = {each.uuid: each.reason for each in inventory.card_list.left_out}
                 for uuid in sorted(before.keys() - self._known.keys()):
-                    await self._became_unhealthy(before[uuid], "it has vanished")
+                    reason = left_out.get(uuid, "it has vanished")
+                    await self._became_unhealthy(before[uuid], reason)
 
     async def _compare(self, before: Card | None, now: Card) -> None:
         was_healthy = before is None or before.health is Health.HEALTHY

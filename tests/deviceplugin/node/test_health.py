@@ -2,7 +2,7 @@
 
 import pytest
 
-from deviceplugin.cards.interface import CardMetrics, CardSample, CardSamples
+from deviceplugin.cards.interface import CardMetrics, CardSample, CardSamples, SkippedCard
 from deviceplugin.cards.xid import xid_text
 from deviceplugin.node.health import HealthWatch
 from deviceplugin.node.health_events import HealthEvents
@@ -126,6 +126,11 @@ async def test_an_unhealthy_card_names_its_pods_once_and_its_recovery_is_reporte
         cards.answer = a_card_list()
         await clock.advance(30)
         gone = recorder.events[len(ill) + len(well) :]
+        cards.answer = a_card_list(a_card("GPU-a"))
+        await clock.advance(30)
+        mig = SkippedCard(uuid="GPU-a", reason="MIG is on")
+        cards.answer = a_card_list(left_out=[mig])
+        await clock.advance(30)
 
     assert [event[:2] for event in ill] == [
         (f"Node/{NODE}", "CardUnhealthy"),
@@ -135,6 +140,8 @@ async def test_an_unhealthy_card_names_its_pods_once_and_its_recovery_is_reporte
     assert "elsewhere" not in ill[0][2]
     assert [event[:2] for event in well] == [(f"Node/{NODE}", "CardRecovered")]
     assert "vanished" in gone[0][2]
+    whose, _, text = recorder.events[-1]
+    assert (whose, text) == ("Pod/here", f"its card GPU-a on {NODE} is unhealthy: MIG is on")
 
 
 async def test_more_pods_than_a_text_can_name_are_counted() -> None:
