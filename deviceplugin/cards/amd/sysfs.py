@@ -22,6 +22,7 @@ from typing import Final
 
 from deviceplugin.cards.amd.models import model_name
 from deviceplugin.cards.interface import CardMetrics
+from fracgpu.units import BYTES_PER_MIB, MAX_MIB
 
 _DRIVER: Final = "amdgpu"
 _CARD: Final = re.compile(r"card(\d+)")
@@ -215,12 +216,20 @@ def _if_there(file: Path) -> str | None:
 
 
 def _required(file: Path) -> int:
+    """Return an amount of memory.
+
+    Raises:
+        UnreadableError: there is none, or no card has as much.
+    """
     try:
-        return _natural(read_text(file))
+        found = _natural(read_text(file))
     except OSError as error:
         raise UnreadableError(f"{file.name}: {error.strerror or error}") from error
     except ValueError as error:
         raise UnreadableError(f"{file.name} has no number") from error
+    if found > MAX_MIB * BYTES_PER_MIB:
+        raise UnreadableError(f"{file.name} is {found}; want {MAX_MIB} MiB at most")
+    return found
 
 
 def _natural(text: str) -> int:
