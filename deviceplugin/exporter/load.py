@@ -45,20 +45,19 @@ class NodeLoad:
 
 
 def foreign_mib(use: CardUse, *, headroom_mib: int) -> int | None:
-    """Return the MiB of a card that no pod's process uses; None where the card was not read.
+    """Return the MiB of a card that no pod's process uses; None where its use was not read.
 
     That is the memory in use, less what the processes of its pods hold. Where the driver does not
     report what those hold, less what the pods are assigned: what is in use beyond that is certainly
     not free. The administrator's headroom is meant for this use, and is subtracted too.
     """
-    if use.sample is None:
+    used_mib = use.sample.figures.used_mib if use.sample is not None else None
+    if use.sample is None or used_mib is None:
         return None
     used = [pod.processes_mib for pod in use.pods]
     known_use = use.sample.processes_known and None not in used
     ours_mib = sum(mib or 0.0 for mib in used) if known_use else float(use.allocated_mib)
-    used_mib = use.sample.figures.used_mib
-    rest_mib = used_mib - ours_mib if used_mib is not None else 0.0
-    mib = max(rest_mib, use.unattributed_mib) - headroom_mib
+    mib = max(used_mib - ours_mib, use.unattributed_mib) - headroom_mib
     if mib < _FOREIGN_STEP_MIB:
         return 0
     return math.ceil(mib / _FOREIGN_STEP_MIB) * _FOREIGN_STEP_MIB

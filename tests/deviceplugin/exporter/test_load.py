@@ -90,7 +90,7 @@ class Watching:
         pytest.param({"used_mib": 800, "processes": [(OURS, 300), (2, 500)]}, 0, 512, id="foreign"),
         pytest.param({"used_mib": 800, "processes": [(OURS, 300)]}, 0, 512, id="left-behind"),
         pytest.param(
-            {"used_mib": None, "processes": [(OURS, 300), (2, 100)]}, 0, 128, id="no-figure"
+            {"used_mib": None, "processes": [(OURS, 300), (2, 100)]}, 0, None, id="no-figure"
         ),
         pytest.param(
             {"used_mib": 800, "processes": [(OURS, None), (2, 500)]}, 0, 512, id="ours-unknown"
