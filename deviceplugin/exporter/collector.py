@@ -133,7 +133,7 @@ class CardCollector(Collector):
         snapshot = self._latest()
         if snapshot is None:
             return None
-        age_s = self._now_s() - snapshot.taken_at_s
+        age_s = abs(self._now_s() - snapshot.taken_at_s)  # the clock may have been set back since
         return snapshot if age_s <= _PERIODS_UNTIL_STALE * self._period_s else None
 
     def _nvidia_families(self, snapshot: UsageSnapshot) -> Iterator[Metric]:
