@@ -1,12 +1,13 @@
 """What a node has besides its cards, and what pods request of it."""
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from fracgpu.k8s.container import ContainerSpec, pod_resource_sum
+from fracgpu.k8s.container import ContainerKind, ContainerSpec, pod_resource_sum
 from fracgpu.k8s.pod import Amounts
 from fracgpu.k8s.quantity import cpu_milli, parse_or_zero
 from fracgpu.units import BYTES_PER_MIB
@@ -98,11 +99,12 @@ def pod_requests(
         overhead: of the pod's RuntimeClass, on top.
         pod_level: the requests of the pod as a whole, which count instead of its containers'.
     """
-    parts = [(container.kind, _wanted(container)) for container in containers]
-    total = {
-        name: pod_resource_sum([(kind, wanted.get(name, 0)) for kind, wanted in parts])
-        for name in {name for _, wanted in parts for name in wanted}
-    }
+    parts = defaultdict[str, list[tuple[ContainerKind, int]]](list)
+    for container in containers:
+        for name, quantity in {**container.limits, **container.requests}.items():
+            parts[name].append((container.kind, amount_of(name, quantity)))
+    # A container that wants none of a resource changes nothing of its sum.
+    total = {name: pod_resource_sum(amounts) for name, amounts in parts.items()}
     total |= {
         name: amount_of(name, quantity)
         for name, quantity in (pod_level or {}).items()
@@ -111,11 +113,6 @@ def pod_requests(
     for name, quantity in (overhead or {}).items():
         total[name] = total.get(name, 0) + amount_of(name, quantity)
     return _shared(tuple(sorted((name, amount) for name, amount in total.items() if amount > 0)))
-
-
-def _wanted(container: ContainerSpec) -> dict[str, int]:
-    both = {**container.limits, **container.requests}
-    return {name: amount_of(name, quantity) for name, quantity in both.items()}
 
 
 @lru_cache(maxsize=4096)

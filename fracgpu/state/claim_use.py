@@ -46,10 +46,12 @@ def claim_uses(pod: Pod) -> Mapping[str, ClaimUse]:
         for each in (*(pod.status.resource_claim_statuses or ()), *(spec.resource_claims or ()))
         if each.resource_claim_name
     }
-    found: dict[str, dict[str, tuple[str, ...]]] = {claim: {} for claim in names.values()}
+    found: dict[str, dict[str, list[str]]] = {claim: {} for claim in names.values()}
     for container in (*(spec.init_containers or ()), *(spec.containers or ())):
         for use in (container.resources and container.resources.claims) or ():
-            requests = found.get(names.get(use.name, ""), {})
-            named = (use.request,) if use.request else ()
-            requests[container.name] = (*requests.get(container.name, ()), *named)
-    return {claim: ClaimUse(requests=requests) for claim, requests in found.items()}
+            requests = found.get(names.get(use.name, ""), {}).setdefault(container.name, [])
+            requests += [use.request] if use.request else []
+    return {
+        claim: ClaimUse(requests={name: tuple(requests) for name, requests in uses.items()})
+        for claim, uses in found.items()
+    }

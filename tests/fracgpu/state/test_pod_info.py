@@ -24,6 +24,7 @@ from fracgpu.state.node_info import read_node
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from tests.support.core import a_need, on
 from tests.support.gpu import Json, a_gpu_pod, a_sharing_node, some_cards
+from tests.support.work import counted_lines
 
 
 def read(pod: Json) -> PodInfo:
@@ -293,6 +294,20 @@ def test_any_bytes_are_read_or_refused_and_never_anything_else(body: bytes) -> N
     for reader in (decode_pod_info, read_node):
         with contextlib.suppress(WireError):
             reader(body)
+
+
+def test_the_work_of_reading_a_pod_grows_with_its_containers_and_not_faster() -> None:
+    """The API server stores 3,000 containers with a resource of their own each, in 1.4 MB."""
+    work = []
+    for size in (100, 400):
+        limits = [{f"example.com/{at}": "1"} for at in range(size)]
+        containers = [{"name": f"c{at}", "resources": {"limits": limits[at]}} for at in range(size)]
+        body = json.dumps({"spec": {"containers": containers}}).encode()
+        with counted_lines() as lines:
+            decode_pod_info(body)
+        work.append(lines.count)
+
+    assert work[1] < 5 * work[0]
 
 
 def test_a_pods_containers_are_known_by_the_runtimes_ids_without_its_name() -> None:
