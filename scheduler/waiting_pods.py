@@ -3,10 +3,10 @@
 from collections import defaultdict
 from collections.abc import Mapping
 from datetime import datetime
-from functools import lru_cache
 from typing import Final
 
 from fracgpu import names
+from fracgpu.caching import cached
 from fracgpu.placement.fit import Obstacle
 from fracgpu.state.pod_info import PodInfo
 from kube.informer import Change, ChangeType
@@ -79,7 +79,7 @@ def _reason(pod: PodInfo) -> WaitReason:
     return _reason_in(pod.unschedulable_why)
 
 
-@lru_cache(maxsize=1024)  # replicas are refused alike
+@cached(entries=1024)  # replicas are refused alike
 def _reason_in(why: str) -> WaitReason:
     """Return the reason that kube-scheduler gives, of the node that is nearest to a fit."""
     if any(words in why for words in GANG_WORDS):

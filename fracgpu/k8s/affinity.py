@@ -1,10 +1,10 @@
 """A pod's affinity as JSON, decoded once for those who read its terms and its preferences."""
 
-from functools import lru_cache
 from typing import Final
 
 import msgspec
 
+from fracgpu.caching import cached
 from fracgpu.k8s.selectors import LabelSelectorJson
 
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -77,7 +77,7 @@ _NONE: Final = AffinityJson()
 _decoder: Final = msgspec.json.Decoder(AffinityJson | None)
 
 
-@lru_cache(maxsize=1024)
+@cached(entries=1024)
 def read_affinity(body: bytes) -> AffinityJson:
     """Return the affinity that *body* holds; one without terms if it is empty or ``null``.
 

@@ -2,11 +2,11 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Final
 
 import msgspec
 
+from fracgpu.caching import cached
 from fracgpu.k8s.affinity import NodeExpressionJson, NodeSelectorJson, read_affinity
 from fracgpu.k8s.node import Node, Taint
 from fracgpu.k8s.selectors import operator_holds
@@ -136,7 +136,7 @@ def any_term_holds(terms: NodeTerms, labels: Mapping[str, str], *, node: str) ->
 _tolerations_decoder: Final = msgspec.json.Decoder(tuple[Toleration, ...])
 
 
-@lru_cache(maxsize=4096)
+@cached(entries=4096)
 def read_node_rules(
     selector: tuple[tuple[str, str], ...], affinity: bytes, tolerations: bytes
 ) -> NodeRules:
@@ -159,7 +159,7 @@ def read_node_rules(
     )
 
 
-@lru_cache(maxsize=1024)
+@cached(entries=1024)
 def read_tolerations(tolerations: bytes) -> tuple[Toleration, ...]:
     """Return a pod's ``tolerations``; equal ones are one object.
 

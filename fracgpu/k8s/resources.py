@@ -4,9 +4,9 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Final
 
+from fracgpu.caching import cached
 from fracgpu.k8s.container import ContainerKind, ContainerSpec, pod_resource_sum
 from fracgpu.k8s.pod import Amounts
 from fracgpu.k8s.quantity import cpu_milli, parse_or_zero
@@ -101,8 +101,8 @@ def pod_requests(
     """
     parts = defaultdict[str, list[tuple[ContainerKind, int]]](list)
     for container in containers:
-        for name, quantity in {**container.limits, **container.requests}.items():
-            parts[name].append((container.kind, amount_of(name, quantity)))
+        for name, text in {**container.limits, **container.requests}.items():
+            parts[name].append((container.kind, amount_of(name, text)))
     # A container that wants none of a resource changes nothing of its sum.
     total = {name: pod_resource_sum(amounts) for name, amounts in parts.items()}
     total |= {
@@ -115,12 +115,12 @@ def pod_requests(
     return _shared(tuple(sorted((name, amount) for name, amount in total.items() if amount > 0)))
 
 
-@lru_cache(maxsize=4096)
+@cached(entries=4096)
 def _shared(requests: Requests) -> Requests:
     return requests
 
 
-@lru_cache(maxsize=4096)
+@cached(entries=4096)
 def pod_host(requests: Requests) -> HostResources:
     """Return the CPU and memory in what a pod requests, and that it is one pod."""
     found: Mapping[str, int] = dict(requests)

@@ -17,6 +17,7 @@ from typing import Final
 import msgspec
 
 from fracgpu import names
+from fracgpu.caching import cached
 from fracgpu.cards.card import CardUuid
 from fracgpu.errors import RequestError, WireError, decode_wire
 from fracgpu.k8s.container import ContainerKind, ContainerSpec, init_container_kind
@@ -238,7 +239,7 @@ def _shared_cards(
     }
 
 
-@lru_cache(maxsize=8192)
+@cached(entries=8192)
 def _shared_containers(
     init_containers: tuple[_Container, ...],
     containers: tuple[_Container, ...],
@@ -271,12 +272,12 @@ def _amounts(found: _Amounts | None) -> Mapping[str, str]:
     return {name: text for name, text in both.items() if text}
 
 
-@lru_cache(maxsize=8192)
+@cached(entries=8192)
 def _shared_labels(items: tuple[tuple[str, str], ...]) -> Mapping[str, str]:
     return MappingProxyType(dict(items))
 
 
-@lru_cache(maxsize=1024)
+@cached(entries=1024)
 def _shared_models(text: str) -> tuple[str, ...]:
     try:
         return parse_models({names.MODEL: text}) if text else ()

@@ -5,11 +5,11 @@ Equal parts are decoded once and shared: most of a cluster's pods are copies of 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Final
 
 import msgspec
 
+from fracgpu.caching import cached
 from fracgpu.errors import decode_wire
 from fracgpu.k8s.container import ContainerKind, init_container_kind
 from fracgpu.k8s.node import Taint
@@ -98,12 +98,9 @@ def _constraints(pod: Pod) -> SchedulingConstraints:
     spec = pod.spec
     return _shared(
         namespace=pod.metadata.namespace if bytes(spec.affinity) else "",
-        node=read_node_rules(
-            tuple((spec.node_selector or {}).items()),
-            _bytes(spec.affinity),
-            _bytes(spec.tolerations),
-        ),
+        selector=tuple((spec.node_selector or {}).items()),
         affinity=_bytes(spec.affinity),
+        tolerations=_bytes(spec.tolerations),
         spread=_bytes(spec.topology_spread_constraints),
         requests=_requests(spec),
         ports=_ports(spec),
@@ -112,12 +109,13 @@ def _constraints(pod: Pod) -> SchedulingConstraints:
     )
 
 
-@lru_cache(maxsize=8192)
+@cached(entries=8192)
 def _shared(  # noqa: PLR0913 - the parts of a spec, each hashable
     *,
     namespace: str,
-    node: NodeRules,
+    selector: tuple[tuple[str, str], ...],
     affinity: bytes,
+    tolerations: bytes,
     spread: bytes,
     requests: Requests,
     ports: tuple[HostPort, ...],
@@ -136,7 +134,7 @@ def _shared(  # noqa: PLR0913 - the parts of a spec, each hashable
         if volume.persistent_volume_claim is not None
     }
     return SchedulingConstraints(
-        node=node,
+        node=read_node_rules(selector, affinity, tolerations),
         affinity=terms,
         anti_affinity=anti_terms,
         spread=read_spread(spread) if spread else (),

@@ -3,12 +3,12 @@
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from types import MappingProxyType
 from typing import Final
 
 import msgspec
 
+from fracgpu.caching import cached
 from fracgpu.errors import decode_wire
 from fracgpu.k8s.node import Node, Taint
 from fracgpu.k8s.node_affinity import taints_of
@@ -105,6 +105,6 @@ def shared_labels(labels: Mapping[str, str] | None) -> Mapping[str, str]:
     return _shared(tuple(sorted(labels.items()))) if labels else _NO_LABELS
 
 
-@lru_cache(maxsize=16384)
+@cached(entries=16384)
 def _shared(items: tuple[tuple[str, str], ...]) -> Mapping[str, str]:
     return MappingProxyType(dict(items))

@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Final
 
 import msgspec
 
+from fracgpu.caching import cached
 from fracgpu.k8s.affinity import PodAffinityJson, PodTermJson, read_affinity
 from fracgpu.k8s.selectors import (
     LabelSelector,
@@ -108,7 +108,7 @@ class SpreadJson(msgspec.Struct, frozen=True, rename="camel"):
 _spread_decoder: Final = msgspec.json.Decoder(tuple[SpreadJson, ...] | None)
 
 
-@lru_cache(maxsize=4096)
+@cached(entries=4096)
 def read_pod_terms(
     affinity: bytes, namespace: str
 ) -> tuple[tuple[PodTerm, ...], tuple[PodTerm, ...]]:
@@ -125,7 +125,7 @@ def read_pod_terms(
     return _pod_terms(found.pod_affinity, namespace), _pod_terms(found.pod_anti_affinity, namespace)
 
 
-@lru_cache(maxsize=1024)
+@cached(entries=1024)
 def decode_spread(constraints: bytes) -> tuple[SpreadJson, ...]:
     """Return the ``topologySpreadConstraints`` of a pod's spec; none if empty or ``null``.
 
@@ -136,7 +136,7 @@ def decode_spread(constraints: bytes) -> tuple[SpreadJson, ...]:
     return (_spread_decoder.decode(constraints) if constraints else None) or ()
 
 
-@lru_cache(maxsize=4096)
+@cached(entries=4096)
 def read_spread(constraints: bytes) -> tuple[SpreadConstraint, ...]:
     """Return the constraints that can refuse a node, from ``spec.topologySpreadConstraints``.
 

@@ -1,6 +1,8 @@
 """A bound pod holds the same as the pod info decoded from the same object."""
 
+import gc
 import json
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -9,7 +11,9 @@ from hypothesis import strategies as st
 
 from fracgpu.cards.card import CardUuid
 from fracgpu.errors import WireError
+from fracgpu.k8s.pod import decode_pod
 from fracgpu.k8s.resources import HostResources
+from fracgpu.k8s.scheduling.constraints import scheduling_constraints_of
 from fracgpu.names import ASSIGNMENT, GANG, MODEL, MOVE
 from fracgpu.state.allocation import CardAllocation, allocations_by_card
 from fracgpu.state.bound_pod import bound_pod_of, decode_bound_pod
@@ -153,6 +157,43 @@ def test_pods_share_what_they_have_in_common() -> None:
     assert one.labels is other.labels
     assert one.host is other.host
     assert one.node is other.node
+
+
+LONG = [f"example.com/{at}" for at in range(3_000)]
+PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+TERMS = [{"preference": {"matchExpressions": [{"key": key, "operator": "Exists"}]}} for key in LONG]
+
+
+@pytest.mark.parametrize("node", ["", "n"], ids=["pending", "bound"])
+@pytest.mark.parametrize(
+    "long",
+    [
+        {"metadata": {"labels": dict.fromkeys(LONG, "")}},
+        {"metadata": {"annotations": {MODEL: ",".join(LONG)}}},
+        {"spec": {"containers": [{"name": name} for name in LONG]}},
+        {"spec": {"nodeSelector": dict.fromkeys(LONG, "")}},
+        {"spec": {"tolerations": [{"key": key, "operator": "Exists"} for key in LONG]}},
+        {"spec": {"affinity": {"nodeAffinity": {PREFERRED: TERMS}}}},
+        {"spec": {"topologySpreadConstraints": [{"topologyKey": key} for key in LONG]}},
+        {"spec": {"overhead": dict.fromkeys(LONG, "1")}},
+    ],
+    ids=lambda long: next(iter(next(iter(long.values())))),
+)
+def test_of_a_long_pod_nothing_is_kept_once_it_is_gone(long: dict[str, Any], node: str) -> None:
+    """Otherwise a user who creates and deletes sixty pods of a megabyte fills a leader's memory."""
+    body = json.dumps({**long, "spec": {"nodeName": node, **long.get("spec", {})}}).encode()
+    read = (decode_bound_pod, decode_pod_info, lambda b: scheduling_constraints_of(decode_pod(b)))
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        for decode in read:
+            decode(body)
+        gc.collect()
+        after, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert after - before < 50_000 < most - before
 
 
 def test_what_is_no_pod_is_refused() -> None:
