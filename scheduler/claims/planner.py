@@ -1,7 +1,8 @@
 """Which cards a claim lists: those that a pod would get on its best few nodes."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Final
 
 from fracgpu import names
@@ -16,6 +17,7 @@ from fracgpu.device_claims.claims import (
 )
 from fracgpu.device_claims.taints import DeviceTaint, kept_for, reserved_by
 from fracgpu.errors import RequestError
+from fracgpu.k8s.node import Taint
 from fracgpu.k8s.node_affinity import NodeRules
 from fracgpu.k8s.scheduling.node_filters import CORDONED
 from fracgpu.k8s.scheduling.objects import SchedulingNode
@@ -132,17 +134,18 @@ class ClaimPlanner:
 
     def candidates(self, pod: UnboundPod, *, without: Collection[str] = ()) -> tuple[str, ...]:
         """Return the nodes that a pod may run on, whatever is free there."""
-        labels = _wanted_labels(pod.info)
+        labels, tolerates = _wanted_labels(pod.info), cache(pod.rules.tolerates)
         return tuple(
             name
             for name, node in self._nodes.items()
-            if name not in without and _takes(node, pod.rules, labels)
+            if name not in without and _takes(node, pod.rules, labels, tolerates)
         )
 
     def may_run(self, pod: UnboundPod, node: str) -> bool:
         """Report whether a pod may run on a node, whatever is free there."""
         known = self._nodes.get(node)
-        return known is not None and _takes(known, pod.rules, _wanted_labels(pod.info))
+        labels = _wanted_labels(pod.info)
+        return known is not None and _takes(known, pod.rules, labels, pod.rules.tolerates)
 
     def fits(self, pod: UnboundPod, node: str) -> bool:
         """Report whether a node that a pod may run on has cards for it now."""
@@ -205,11 +208,23 @@ def _wanted_labels(pod: PodInfo) -> Sequence[tuple[str, str]]:
     return wanted
 
 
-def _takes(node: SchedulingNode, rules: NodeRules, labels: Sequence[tuple[str, str]]) -> bool:
-    """Report whether kube-scheduler's filters would let a pod onto a node, as far as it matters."""
+def _takes(
+    node: SchedulingNode,
+    rules: NodeRules,
+    labels: Sequence[tuple[str, str]],
+    tolerates: Callable[[tuple[Taint, ...]], bool],
+) -> bool:
+    """Report whether kube-scheduler's filters would let a pod onto a node, as far as it matters.
+
+    Args:
+        node: the node.
+        rules: of the pod.
+        labels: further ones that the node needs.
+        tolerates: those rules' own: most nodes have the same taints, and a pod many tolerations.
+    """
     return (
         all(node.labels.get(key) == value for key, value in labels)
         and rules.selects(node.labels, node=node.name)
-        and rules.tolerates(node.taints)
-        and (not node.unschedulable or rules.tolerates((CORDONED,)))
+        and tolerates(node.taints)
+        and (not node.unschedulable or tolerates((CORDONED,)))
     )

@@ -2,8 +2,8 @@
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache, partial
 from itertools import compress
 from types import MappingProxyType
 from typing import Final, Protocol
@@ -239,7 +239,7 @@ class Extender:
         if not places.size:
             return ()
         quality = self._quality(pod, pod.need, found, places)
-        taints = [self._soft_taints(pod, names[place]) for place in places.tolist()]
+        taints = self._soft_taints(pod, [names[place] for place in places.tolist()])
         avoided = found.fit.avoided[places]
         order = np.lexsort((found.rows[places], -quality, avoided, np.array(taints)))
         return tuple(names[place] for place in places[order].tolist())
@@ -271,16 +271,20 @@ class Extender:
         tolerate, as in kube-scheduler's plugin TaintToleration.
         """
         choice = self._choice(pod, need, names, found, own)
-        if choice is not None and self._soft_taints(pod, names[choice.best]):
-            taints = np.array([self._soft_taints(pod, name) for name in names])
+        if choice is not None and any(self._soft_taints(pod, (names[choice.best],))):
+            taints = np.array(self._soft_taints(pod, names))
             found.fit.fits[taints > taints[found.fit.fits].min()] = False
             choice = self._choice(pod, need, names, found, own)
         return None if choice is None else names[choice.best]
 
-    def _soft_taints(self, pod: PodInfo, node: str) -> int:
-        known = self._ledger.nodes.get(node)
-        soft = () if known is None else known.soft_taints
-        return untolerated(soft, pod.tolerations) if soft else 0
+    def _soft_taints(self, pod: PodInfo, nodes: Iterable[str]) -> list[int]:
+        """Return how many taints of each node the pod should tolerate and does not.
+
+        Most nodes have the same ones, and a pod may have many tolerations.
+        """
+        count = cache(partial(untolerated, tolerations=pod.tolerations))
+        known = map(self._ledger.nodes.get, nodes)
+        return [count(node.soft_taints) if node and node.soft_taints else 0 for node in known]
 
     def _quality(
         self, pod: PodInfo, need: PodNeed, found: _Candidates, places: IntArray

@@ -16,6 +16,7 @@ from tests.scheduler.claims.harness import ClaimsHarness, a_pod, an_api, owned
 from tests.support.core import a_need, a_pod_need, a_record
 from tests.support.gpu import Json, some_cards
 from tests.support.moves import a_beneficiary, move_of
+from tests.support.work import counted_lines
 
 
 def plan_of(harness: ClaimsHarness, pod: Json, *, without: tuple[str, ...] = ()) -> Plan:
@@ -50,6 +51,21 @@ def test_several_cards_of_a_container_are_listed_node_by_node() -> None:
     plan = plan_of(harness, a_pod("p", cards=2))
 
     assert plan.cards == {"train": ["GPU-n1-0", "GPU-n1-1", "GPU-n2-0", "GPU-n2-1"]}
+
+
+def test_the_tolerations_of_a_pod_are_searched_once_for_all_nodes_with_the_same_taints() -> None:
+    """The webhook lets 384 KiB of them pass, and the API server takes more afterwards."""
+    harness = ClaimsHarness(an_api(nodes=40))
+    taint = {"key": "example.com/last", "effect": "NoSchedule"}
+    for name, cards in harness.api.cards.items():
+        harness.see_node(name, cards, taints=[taint])
+    keys = [*(f"example.com/{at}" for at in range(1_000)), taint["key"]]
+
+    tolerations = [{"key": key, "operator": "Exists"} for key in keys]
+    with counted_lines() as lines:
+        assert len(plan_of(harness, a_pod("p", tolerations=tolerations)).nodes) == 4
+
+    assert lines.count < 30_000
 
 
 def test_nodes_that_are_to_be_left_out_are_not_listed() -> None:

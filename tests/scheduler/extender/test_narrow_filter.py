@@ -12,6 +12,7 @@ from scheduler.extender.api import FilterResult
 from scheduler.extender.filter import narrowed as narrow
 from tests.scheduler.harness import Harness
 from tests.support.core import on
+from tests.support.work import counted_lines
 
 SOFT = "preferredDuringSchedulingIgnoredDuringExecution"
 NODES = ("a", "b", "c")
@@ -94,6 +95,21 @@ def test_a_soft_taint_that_the_pod_tolerates_does_not_count() -> None:
     cluster.taint_node("b", "PreferNoSchedule")
 
     assert narrowed(cluster).passed == ("b",)
+
+
+def test_the_tolerations_are_searched_once_for_all_nodes_with_the_same_soft_taint() -> None:
+    """Users may write thousands of them."""
+    nodes = tuple(f"n{at}" for at in range(40))
+    cluster = Harness(*nodes, cards=1)
+    keys = [f"example.com/{at}" for at in range(1_000)]
+    cluster.create(mib=1000, tolerations=[{"key": key, "operator": "Exists"} for key in keys])
+    for name in nodes:
+        cluster.taint_node(name, "PreferNoSchedule")
+
+    with counted_lines() as lines:
+        assert len(narrowed(cluster, "p", *nodes).passed) == 1
+
+    assert lines.count < 30_000
 
 
 def test_a_pod_without_cards_is_left_to_kube_scheduler() -> None:
