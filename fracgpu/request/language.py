@@ -31,7 +31,14 @@ from fracgpu.request.need import (
     Topology,
 )
 from fracgpu.spelling import did_you_mean, nearest, room_for_list
-from fracgpu.units import Mib, parse_count, parse_memory_mib, parse_mib, parse_share
+from fracgpu.units import (
+    Mib,
+    parse_amount,
+    parse_count,
+    parse_memory_mib,
+    parse_mib,
+    parse_share,
+)
 
 MAX_CARDS: Final = 64
 MAX_GANG: Final = 128  # so that a gang is placed in one step
@@ -50,6 +57,13 @@ _ABOUT_MOVES: Final = {
 }
 
 _PAIRS: Final = "one item, or pairs 'container=item, container=item'"
+
+# What is meant by a resource of ours that is written as an annotation.
+MEANT_BY_RESOURCE: Final = {
+    names.GPU_MEM: names.MEMORY,
+    names.GPU_COUNT: names.CARDS,
+    names.GPU_SLOT: names.CARDS,
+}
 
 _T = TypeVar("_T")
 
@@ -191,14 +205,17 @@ def _refuse_unenforced_limits(
             )
 
 
-def refuse_misread_moves(annotations: Mapping[str, str]) -> None:
-    """Reject what the rebalancer would not read as it was meant.
+def refuse_misread_changes(annotations: Mapping[str, str]) -> None:
+    """Reject what the rebalancer, or the scheduler of a resize, would not read as it was meant.
 
     Not a part of :func:`parse_request`: a pod that has such a value already is placed all the same.
 
     Raises:
-        RequestError: an annotation about moves has a value that means nothing.
+        RequestError: an annotation about moves, or about another size, has a value that means
+            nothing.
     """
+    if (size := annotations.get(names.RESIZE)) is not None:
+        parse_memory_mib(size, field=names.RESIZE)
     if _ABOUT_MOVES.keys().isdisjoint(annotations):
         return  # nearly every pod
     for key, (form, wanted) in _ABOUT_MOVES.items():
@@ -243,12 +260,22 @@ def _refuse_unknown_keys(annotations: Mapping[str, str]) -> None:
         key = min(unknown)
         words = [known_key.removeprefix(names.PREFIX) for known_key in names.REQUEST_KEYS]
         close = nearest(key.removeprefix(names.PREFIX).lower(), words)
+        hint = f"did you mean {names.PREFIX}{close}?" if close else ""
+        if key in MEANT_BY_RESOURCE:
+            hint = f"it is a resource of containers; write {as_annotation(key, annotations[key])}"
         raise RequestError(
             field=f"annotation {shorten(key)}",
             found=annotations[key],
             wanted="one of " + ", ".join(names.REQUEST_KEYS),
-            hint=f"did you mean {names.PREFIX}{close}?" if close else "",
+            hint=hint,
         )
+
+
+def as_annotation(key: str, text: str) -> str:
+    """Return the annotation, with its value, that is meant by one of our keys written elsewhere."""
+    mib = parse_amount(text) if key == names.GPU_MEM else None
+    amount = shorten(text) if mib is None else f"{mib}Mi"
+    return f'{MEANT_BY_RESOURCE.get(key, key)}: "{amount}"'
 
 
 def _refuse_lonely_keys(annotations: Mapping[str, str]) -> None:

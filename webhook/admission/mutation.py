@@ -32,7 +32,7 @@ from fracgpu.request.grant_note import (
     limits_of,
     read_grant_note,
 )
-from fracgpu.request.language import refuse_misread_moves
+from fracgpu.request.language import MEANT_BY_RESOURCE, as_annotation, refuse_misread_changes
 from fracgpu.request.need import PodRequest
 from webhook.admission.bounds import check_bounds, requests_cards
 from webhook.admission.claims import (
@@ -107,7 +107,7 @@ def admit_create(pod: Pod, context: DecisionContext) -> AdmissionResult:
     annotations = pod.annotations
     try:
         misplaced = refuse_misplaced(annotations, pod.labels)
-        refuse_misread_moves(annotations)
+        refuse_misread_changes(annotations)
         _refuse_reserved_keys(annotations)
         translation = _translate(pod, context)
         said = _said(annotations)
@@ -588,12 +588,15 @@ def refuse_misplaced(annotations: Mapping[str, str], labels: Mapping[str, str]) 
     ours.sort()
     for key in ours:
         small = key.lower()
-        if small in names.POD_KEYS:
+        if small in names.POD_KEYS or small in MEANT_BY_RESOURCE:
+            written = as_annotation(small, labels[key])
             raise RequestError(
                 field=f"label {key}",
                 found=labels[key],
                 wanted="no such label: a request is read from the pod's annotations",
-                hint=f'write the annotation {small}: "{labels[key]}"',
+                hint="leave it out"
+                if small in names.RESERVED_KEYS
+                else f"write the annotation {written}",
             )
     if not ours:
         return ()
@@ -607,10 +610,19 @@ def _meant(key: str) -> str:
     if not small.startswith(_DOMAIN):
         return ""
     meant = names.PREFIX + _AFTER_DOMAIN.split(small)[-1]
+    meant = MEANT_BY_RESOURCE.get(meant, meant)
     known = names.POD_KEYS if small.startswith(names.PREFIX) else names.REQUEST_KEYS
     return meant if meant in known else ""
 
 
-def requests_among(keys: Iterable[str]) -> Mapping[str, str]:
-    """Return those of *keys* that are a request, or a slip for one, and what they mean."""
-    return {key: meant for key in sorted(keys) if (meant := _meant(key)) in names.REQUEST_KEYS}
+def misplaced_among(keys: Iterable[str]) -> Mapping[str, str]:
+    """Return those of *keys* that are ours, or a slip for a request, and the request that is meant.
+
+    It is empty where none is.
+    """
+    found = {key: _meant(key) for key in keys}
+    return {
+        key: meant if meant in names.REQUEST_KEYS else ""
+        for key, meant in sorted(found.items())
+        if meant in names.REQUEST_KEYS or key.startswith(names.PREFIX)
+    }

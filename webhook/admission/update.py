@@ -10,14 +10,14 @@ from fracgpu.errors import RequestError
 from fracgpu.k8s.node_affinity import NodeRules
 from fracgpu.request.dialects import NAMES
 from fracgpu.request.grant_note import GrantData, GrantNote, read_grant_note
-from fracgpu.request.language import parse_request, refuse_misread_moves
-from fracgpu.units import parse_memory_mib
+from fracgpu.request.language import parse_request, refuse_misread_changes
 from webhook.admission.bounds import check_bounds
 from webhook.admission.claims import (
     claim_edits,
     refuse_unsupported_keys,
     specs_as_granted,
 )
+from webhook.admission.mutation import refuse_misplaced
 from webhook.admission.pod_edits import (
     Edit,
     node_edits,
@@ -62,10 +62,11 @@ def admit_update(
         beyond = check_bounds(new) if asks_anew or selects_anew else None
         if beyond is not None:
             return beyond
+        changed = _changed(old.annotations, new.annotations)
+        misplaced = refuse_misplaced(changed, _changed(old.labels, new.labels))
         if asks_anew:
-            _refuse_unreadable(new)
-            ours, before = _ours(new.annotations).items(), old.annotations
-            refuse_misread_moves({key: text for key, text in ours if before.get(key) != text})
+            parse_request(new.annotations, specs_as_granted(new))
+            refuse_misread_changes(changed)
         if selects_anew and granted is not None and select is not None:
             rules = own_node_rules(new.spec, granted.data.requires)
             if rules != own_node_rules(old.spec, granted.data.requires):
@@ -79,11 +80,13 @@ def admit_update(
         return Denied(message=str(error))
     edits = () if granted is None else _put_back(new, granted)
     if granted is None or not edits:
-        return Allowed()
+        return Allowed(warnings=misplaced)
     # Nobody vouches for a note that was stored while the webhook was away, and this is a label of
     # a metric.
     dialect = granted.data.dialect if granted.data.dialect in NAMES else OURS
-    return Patched(patch=write_patch(edits), granted=granted.words, dialect=dialect)
+    return Patched(
+        patch=write_patch(edits), granted=granted.words, warnings=misplaced, dialect=dialect
+    )
 
 
 def _refuse_forgery(old: Pod, new: Pod, *, user: str, config: AdmissionConfig) -> None:
@@ -106,12 +109,6 @@ def _refuse_another_request(old: Pod, new: Pod, granted: GrantNote | None) -> No
         _refuse_change(old, new, key, wanted=wanted, hint="create a new pod")
     if granted is not None and granted.data.claim:
         refuse_unsupported_keys(new.annotations, old.annotations)
-
-
-def _refuse_unreadable(pod: Pod) -> None:
-    parse_request(pod.annotations, specs_as_granted(pod))
-    if (size := pod.annotations.get(names.RESIZE)) is not None:
-        parse_memory_mib(size, field=names.RESIZE)
 
 
 def _refuse_unfit(selected: SelectedNodes, granted: GrantData, *, wait: bool) -> None:
@@ -167,6 +164,11 @@ def _refuse_change(old: Pod, new: Pod, key: str, *, wanted: str, hint: str = "")
 def _selectors(pod: Pod) -> tuple[object, object]:
     """Return what selects nodes as it is written: hostile affinity is bounded before it is read."""
     return pod.spec.node_selector or {}, pod.spec.required_nodes
+
+
+def _changed(before: Mapping[str, str], now: Mapping[str, str]) -> Mapping[str, str]:
+    """Return what is new, or has another value than before."""
+    return {key: text for key, text in now.items() if before.get(key) != text}
 
 
 def _ours(annotations: Mapping[str, str]) -> dict[str, str]:

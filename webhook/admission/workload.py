@@ -1,12 +1,14 @@
 """Decides on workloads by their pod templates: authors see errors on apply, and queues the MiB."""
 
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Final
 
 import msgspec
 
 from fracgpu import names
 from fracgpu.errors import shorten
+from fracgpu.request.bounds import MAX_ANNOTATIONS
 from fracgpu.request.language import main_container
 from fracgpu.units import Mib
 from webhook.admission.bounds import MAX_TEMPLATES, asks_in_json, check_bounds, check_size
@@ -15,7 +17,7 @@ from webhook.admission.mutation import (
     NOT_READ_YET,
     admit_create,
     grant_of_template,
-    requests_among,
+    misplaced_among,
 )
 from webhook.admission.pod_edits import Edit, escape, own_node_rules, write_patch
 from webhook.admission.review import (
@@ -304,9 +306,10 @@ def _misplaced(fields: _Fields, kind: WorkloadKind, review: Review) -> Iterator[
     for place in (
         f"{parent}metadata.{part}" for parent in above for part in ("annotations", "labels")
     ):
-        found = [str(where[-1]) for where, _ in _at(fields, f"{place}.*")]
-        for key, meant in requests_among(found).items():
+        found = (key for _, value in _at(fields, place) for key in _fields_of(value, what=place))
+        for key, meant in misplaced_among(islice(found, MAX_ANNOTATIONS)).items():
             yield (
-                f"{place}['{key}'] has no effect on a {review.kind.kind}: write {meant} in "
-                f"{kind.templates[0]}.metadata.annotations"
+                f"{place}['{shorten(key)}'] has no effect on a {review.kind.kind}: "
+                + (f"write {meant} in" if meant else "FracGPU reads")
+                + f" {kind.templates[0]}.metadata.annotations"
             )

@@ -223,6 +223,19 @@ REFUSED: dict[str, tuple[dict[str, str], str, *tuple[ContainerSpec, ...]]] = {
         {"zzz": "1"},
         f"annotation fracgpu.io/zzz is '1'; want one of {ALL_KEYS}",
     ),
+    **{
+        f"the resource {key} as an annotation, {text}": (
+            {key: text},
+            f"annotation fracgpu.io/{key} is '{text}'; want one of {ALL_KEYS}; it is a resource of "
+            f'containers; write fracgpu.io/{meant}: "{value}"',
+        )
+        for key, text, meant, value in (
+            ("gpu-mem", "8000", "memory", "8000Mi"),
+            ("gpu-mem", "8k", "memory", "8000Mi"),
+            ("gpu-mem", "8Gi", "memory", "8Gi"),
+            ("gpu-count", "2", "cards", "2"),
+        )
+    },
     "fraction and memory of one container": (
         {"fraction": "0.5", "memory": "1Gi"},
         "fracgpu.io/fraction is '0.5'; want either fraction or memory for container 'a', not both",

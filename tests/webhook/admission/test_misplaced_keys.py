@@ -1,6 +1,6 @@
 import pytest
 
-from tests.webhook.builders import Json, a_pod, denied, judged, patched, stored
+from tests.webhook.builders import Json, a_pod, denied, judged, judged_change, patched, stored
 from webhook.admission.verdict import OURS, Allowed
 
 
@@ -18,6 +18,25 @@ from webhook.admission.verdict import OURS, Allowed
             "fracgpu.io/Memory",
             "label fracgpu.io/Memory is '0.5'; want no such label: a request is read from the "
             'pod\'s annotations; write the annotation fracgpu.io/memory: "0.5"',
+        ),
+        *(
+            (
+                "labels",
+                f"fracgpu.io/{key}",
+                f"label fracgpu.io/{key} is '0.5'; want no such label: a request is read from the "
+                f"pod's annotations; {hint}",
+            )
+            for key, hint in (
+                ("gpu-mem", 'write the annotation fracgpu.io/memory: "0.5"'),
+                ("gpu-slot", 'write the annotation fracgpu.io/cards: "0.5"'),
+                ("granted", "leave it out"),
+            )
+        ),
+        (
+            "annotations",
+            "fracgpu/gpu-mem",
+            "annotation fracgpu/gpu-mem is '0.5'; want a key that begins with fracgpu.io/; did you "
+            "mean fracgpu.io/memory?",
         ),
         (
             "annotations",
@@ -42,10 +61,13 @@ from webhook.admission.verdict import OURS, Allowed
     ],
 )
 def test_a_request_where_nobody_reads_it_is_answered(place: str, key: str, message: str) -> None:
+    """On a new pod, and on one that is there: `kubectl label pod` was silent."""
     pod = a_pod()
     pod["metadata"][place] = {key: "0.5"}
 
     assert denied(judged(pod)).message == message
+    assert denied(judged_change(a_pod(), pod)).message == message
+    assert judged_change(pod, a_pod()) == judged_change(pod, pod) == Allowed()
 
 
 @pytest.mark.parametrize("value", ["true", "translated", "x"])
@@ -69,6 +91,8 @@ def test_a_label_that_is_no_request_is_warned_of() -> None:
     assert judged(pod) == Allowed(
         warnings=("label fracgpu.io/a and 2 more has no effect: FracGPU reads annotations",)
     )
+    assert judged_change(a_pod(), pod) == judged(pod)
+    assert judged_change(pod, pod) == Allowed()
 
 
 def test_a_pod_with_a_grant_and_such_a_label_is_warned_again_when_it_is_reviewed_again() -> None:

@@ -106,12 +106,21 @@ def test_before_the_cluster_is_read_the_language_is_judged_alone() -> None:
 
 def test_a_request_on_the_workload_itself_is_warned_of() -> None:
     body = a_workload()
-    body["metadata"]["annotations"] = {"fracgpu.io/fraction": "0.5", "team": "x"}
+    body["metadata"]["annotations"] = {
+        "fracgpu.io/fraction": "0.5",
+        "fracgpu.io/gpu-mem": "8000",
+        "fracgpu.io/move-requested": "now",
+        "team": "x",
+    }
     body["metadata"]["labels"] = {"fracgpu.io/Memory": "1Gi"}
 
     assert judged(body).warnings == (  # type: ignore[union-attr]
         "metadata.annotations['fracgpu.io/fraction'] has no effect on a Deployment: write "
         "fracgpu.io/fraction in spec.template.metadata.annotations",
+        "metadata.annotations['fracgpu.io/gpu-mem'] has no effect on a Deployment: write "
+        "fracgpu.io/memory in spec.template.metadata.annotations",
+        "metadata.annotations['fracgpu.io/move-requested'] has no effect on a Deployment: FracGPU "
+        "reads spec.template.metadata.annotations",
         "metadata.labels['fracgpu.io/Memory'] has no effect on a Deployment: write "
         "fracgpu.io/memory in spec.template.metadata.annotations",
     )
