@@ -21,6 +21,7 @@ from webhook.admission.verdict import AdmissionResult, Allowed, Denied
 # (apimachinery, TotalAnnotationSizeLimitB); the rest of a pod is a few KiB.
 MAX_OBJECT_BYTES: Final = 384 * 1024
 MAX_TEMPLATES: Final = 64
+MAX_TEMPLATE_CONTAINERS: Final = 2 * MAX_CONTAINERS  # in all pod templates of an object
 
 _MAX_ANNOTATION_CHARS: Final = 256 * 1024
 _MAX_RESOURCES: Final = 1000  # in all limits and requests of a pod together

@@ -223,18 +223,18 @@ def specs(pod: Pod) -> tuple[ContainerSpec, ...]:
     return (*init, *apps)
 
 
-class _SpecFields(msgspec.Struct):
+class _SpecFields(msgspec.Struct, frozen=True, gc=False):
     containers: dict[str, msgspec.Raw] = msgspec.field(default_factory=dict, name="f:containers")
 
 
-class _Fields(msgspec.Struct):
-    spec: _SpecFields = msgspec.field(default_factory=_SpecFields, name="f:spec")
+class _Fields(msgspec.Struct, frozen=True, gc=False):
+    spec: _SpecFields = msgspec.field(default=_SpecFields(), name="f:spec")
 
 
-class _Manager(msgspec.Struct):
-    """One of ``managedFields``."""
+class _Manager(msgspec.Struct, frozen=True, gc=False):
+    """One of ``managedFields``; a hostile one may have very many that are empty."""
 
-    fields: _Fields = msgspec.field(default_factory=_Fields, name="fieldsV1")
+    fields: _Fields = msgspec.field(default=_Fields(), name="fieldsV1")
 
 
 _managers_decoder: Final = msgspec.json.Decoder(list[_Manager])

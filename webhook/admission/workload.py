@@ -11,7 +11,13 @@ from fracgpu.errors import shorten
 from fracgpu.request.bounds import MAX_ANNOTATIONS
 from fracgpu.request.language import main_container
 from fracgpu.units import Mib
-from webhook.admission.bounds import MAX_TEMPLATES, asks_in_json, check_bounds, check_size
+from webhook.admission.bounds import (
+    MAX_TEMPLATE_CONTAINERS,
+    MAX_TEMPLATES,
+    asks_in_json,
+    check_bounds,
+    check_size,
+)
 from webhook.admission.context import DecisionContext
 from webhook.admission.mutation import (
     NOT_READ_YET,
@@ -37,6 +43,9 @@ from webhook.admission.template_grant import (
 )
 from webhook.admission.verdict import OURS, AdmissionResult, Allowed, Denied, Patched
 from webhook.admission_config import BUILT_IN_WORKLOADS, AdmissionConfig, WorkloadKind
+
+# Far more than any workload has; what comes after them is judged pod by pod.
+_MOST_PLACES: Final = 4 * MAX_TEMPLATES
 
 _fields_decoder: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _list_decoder: Final = msgspec.json.Decoder(list[msgspec.Raw])
@@ -66,12 +75,19 @@ def admit_workload(review: Review, context: DecisionContext) -> AdmissionResult:
     new = decode(_fields_decoder, review.object, what="request.object")
     old = _fields_of(review.old, what="request.oldObject")
     warnings = list(_misplaced(new, kind, review))
-    asked = False
+    asked, containers = False, 0
     for number, (place, template, _) in enumerate(_new_templates(new, old, kind)):
-        if number == MAX_TEMPLATES:
-            return _too_many(review)
         where = _path_of(place)
-        result = _judge_template(template, context, on_each_node=review.kind.kind == "DaemonSet")
+        try:
+            pod = read_pod(template, what="the pod template")
+        except MalformedReviewError as error:
+            if asks_in_json(template):
+                return Denied(message=f"in {shorten(where)}: {error}")
+            continue  # some controllers' templates lack what a pod has
+        containers += len(pod.containers)
+        if number == MAX_TEMPLATES or containers > MAX_TEMPLATE_CONTAINERS:
+            return _too_many(review)
+        result = _judge_template(pod, context, on_each_node=review.kind.kind == "DaemonSet")
         if isinstance(result, Denied):
             return msgspec.structs.replace(result, message=f"in {shorten(where)}: {result.message}")
         asked = asked or result.dialect != Allowed().dialect
@@ -107,15 +123,16 @@ def _with_grants(review: Review, kind: WorkloadKind, context: DecisionContext) -
     old = _fields_of(review.old, what="request.oldObject")
     suspended = _is_suspended(new) or _is_suspended(old)
     edits: list[Edit] = []
-    words, warnings = [], []
+    words, warnings, containers = [], [], 0
     for number, (place, template, before) in enumerate(_new_templates(new, old, kind)):
-        if number == MAX_TEMPLATES:
-            return Allowed()
         try:
             pod = read_pod(template, what="the pod template")
+            containers += len(pod.containers)
+            if number == MAX_TEMPLATES or containers > MAX_TEMPLATE_CONTAINERS:
+                return Allowed()
             wanted = _amounts_for(pod, before, context, suspended=suspended)
         except MalformedReviewError:
-            continue  # as in _judge_template
+            continue  # as in admit_workload
         found = template_edits(pod, wanted)
         if any(edit.op == "remove" for edit in found):
             warnings.append(
@@ -199,7 +216,10 @@ def _is_suspended(fields: _Fields) -> bool:
 
 
 def _too_many(review: Review) -> AdmissionResult:
-    fault = f"the {review.kind.kind} has more than {MAX_TEMPLATES} pod templates; want fewer"
+    fault = (
+        f"the {review.kind.kind} has more than {MAX_TEMPLATES} pod templates, or "
+        f"{MAX_TEMPLATE_CONTAINERS} containers in them; want fewer"
+    )
     return Denied(message=fault) if asks_in_json(review.object) else Allowed()
 
 
@@ -234,15 +254,7 @@ def _kind(review: Review, config: AdmissionConfig) -> WorkloadKind:
     )
 
 
-def _judge_template(
-    template: msgspec.Raw, context: DecisionContext, *, on_each_node: bool
-) -> AdmissionResult:
-    try:
-        pod = read_pod(template, what="the pod template")
-    except MalformedReviewError as error:
-        if not asks_in_json(template):
-            return Allowed()  # some controllers' templates lack what a pod has
-        return Denied(message=str(error))
+def _judge_template(pod: Pod, context: DecisionContext, *, on_each_node: bool) -> AdmissionResult:
     if names.GRANTED in pod.annotations:
         return Denied(
             message=f"{names.GRANTED} is {pod.annotations[names.GRANTED][:120]!r}; want no such "
@@ -276,7 +288,8 @@ def _at(fields: _Fields, path: str) -> Iterator[tuple[_Place, msgspec.Raw]]:
     first, *steps = path.split(".")
     found = list(_chosen((), fields, first))
     for step in steps:
-        found = [child for place, value in found for child in _step(place, value, step)]
+        children = (child for place, value in found for child in _step(place, value, step))
+        found = list(islice(children, _MOST_PLACES))
     yield from ((place, value) for place, value in found if bytes(value) != _NULL)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -32,6 +33,7 @@ from webhook.admission.review import (
     MalformedReviewError,
     read_pods,
     read_review,
+    specs,
     write_allowed,
     write_refused,
 )
@@ -225,14 +227,52 @@ def test_more_than_anybody_needs_is_refused_by_its_name(pod: Json, said: str) ->
     assert said in denied(check_bounds(parsed(pod))).message
 
 
-def test_a_workload_with_templates_without_end_is_refused() -> None:
+def judged_many(spec: Json, metadata: Json | None = None) -> tuple[AdmissionResult, int]:
+    """Return the decision on an object with templates at ``spec.*.template``, and its work."""
     kind = WorkloadKind(group="x.example", kind="Many", templates=("spec.*.template",))
-    template = a_pod(fraction="0.5")
-    body = {"spec": {f"t{n}": {"template": template} for n in range(MAX_TEMPLATES + 1)}}
+    body = {"metadata": metadata or {}, "spec": spec}
     review = read_review(raw(a_review(body, kind={"group": "x.example", "kind": "Many"})))
+    rules = AdmissionConfig(workloads=(kind,))
+    with counted_lines() as lines:
+        outcome = admit_workload(review, DecisionContext(classes=CLASSES, config=rules))
+    return outcome, lines.count
 
-    outcome = admit_workload(
-        review, DecisionContext(classes=CLASSES, config=AdmissionConfig(workloads=(kind,)))
+
+@pytest.mark.parametrize(("templates", "containers"), [(MAX_TEMPLATES + 1, 1), (3, 90)])
+def test_a_workload_with_templates_without_end_is_refused(templates: int, containers: int) -> None:
+    template = a_pod(*(a_container(f"c{n}") for n in range(containers)), fraction="c0=0.5")
+
+    outcome, _ = judged_many({f"t{n}": {"template": template} for n in range(templates)})
+
+    assert outcome == Denied(
+        message="the Many has more than 64 pod templates, or 256 containers in them; want fewer"
     )
 
-    assert outcome == Denied(message="the Many has more than 64 pod templates; want fewer")
+
+@pytest.mark.parametrize(
+    ("spec", "metadata"),
+    [
+        ({f"t{n}": {"template": n} for n in range(10_000)}, {}),
+        ({"t": {"template": {}}}, {"labels": {f"fracgpu.io/{n}": "" for n in range(15_000)}}),
+    ],
+    ids=["what has no template", "what has no effect"],
+)
+def test_a_workload_that_is_nothing_but_long_is_little_work(spec: Json, metadata: Json) -> None:
+    outcome, lines = judged_many(spec, metadata)
+
+    assert isinstance(outcome, Allowed)
+    assert lines < 30_000
+
+
+def test_fields_that_nobody_manages_are_little_work() -> None:
+    """Anybody may write them into a template; 100,000 took 19 MB and a sixth of a second."""
+    pod = a_pod(a_container("a"), a_container("b"), fraction="0.5")
+    pod["metadata"]["managedFields"] = [{}] * 100_000
+    read = parsed(pod)
+
+    tracemalloc.start()
+    try:
+        assert len(specs(read)) == 2
+        assert tracemalloc.get_traced_memory()[1] < 8_000_000
+    finally:
+        tracemalloc.stop()
