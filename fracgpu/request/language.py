@@ -56,6 +56,8 @@ _ABOUT_MOVES: Final = {
     ),
 }
 
+_ABOUT_CHANGES: Final = frozenset((*_ABOUT_MOVES, names.RESIZE))
+
 _PAIRS: Final = "one item, or pairs 'container=item, container=item'"
 
 # What is meant by a resource of ours that is written as an annotation.
@@ -214,10 +216,10 @@ def refuse_misread_changes(annotations: Mapping[str, str]) -> None:
         RequestError: an annotation about moves, or about another size, has a value that means
             nothing.
     """
+    if _ABOUT_CHANGES.isdisjoint(annotations):
+        return  # nearly every pod
     if (size := annotations.get(names.RESIZE)) is not None:
         parse_memory_mib(size, field=names.RESIZE)
-    if _ABOUT_MOVES.keys().isdisjoint(annotations):
-        return  # nearly every pod
     for key, (form, wanted) in _ABOUT_MOVES.items():
         text = annotations.get(key)
         if text is not None and not form.fullmatch(text):
