@@ -34,6 +34,8 @@ from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from kube.client import KubeClient
 from kube.errors import Forbidden, KubeError, NotFound
 from kube.kinds import (
+    CLUSTER_ROLE_BINDINGS,
+    CLUSTER_ROLES,
     CONFIGMAPS,
     CUSTOM_RESOURCE_DEFINITIONS,
     DAEMONSETS,
@@ -48,6 +50,8 @@ from kube.kinds import (
     PODS,
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
+    ROLE_BINDINGS,
+    ROLES,
     RUNTIME_CLASSES,
     STATEFULSETS,
     VALIDATING_POLICIES,
@@ -162,6 +166,8 @@ class Gatherer:
             "node_leases": self._lists(LEASES, namespace=_NODE_LEASES),
             "pods": self._lists(PODS, namespace=ours),
             "config_maps": self._lists(CONFIGMAPS, namespace=ours),
+            "access_roles": self._both(CLUSTER_ROLES, ROLES),
+            "access_bindings": self._both(CLUSTER_ROLE_BINDINGS, ROLE_BINDINGS),
             "nodes": self._lists(NODES),
             "runtime_classes": self._lists(RUNTIME_CLASSES),
             "namespace": self._system_namespace,
@@ -199,6 +205,14 @@ class Gatherer:
         async def read() -> Objects:
             listed = await self._client.list(kind, **selection)
             return tuple(decode_object(raw) for raw in listed.items)
+
+        return read
+
+    def _both(self, everywhere: Kind, ours: Kind) -> Callable[[], Awaitable[Objects]]:
+        lists = self._lists(everywhere), self._lists(ours, namespace=self._namespace)
+
+        async def read() -> Objects:
+            return (*await lists[0](), *await lists[1]())
 
         return read
 

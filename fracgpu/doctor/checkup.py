@@ -8,6 +8,7 @@ from fracgpu.doctor import (
     device_claims,
     measurements,
     nodes,
+    rights,
     roles,
     scheduling,
     versions,
@@ -18,6 +19,7 @@ from fracgpu.doctor.finding import Check, Result
 
 CHECKS: Final[tuple[Check, ...]] = (
     *roles.CHECKS,
+    *rights.CHECKS,
     *versions.CHECKS,
     *admission.CHECKS,
     *scheduling.CHECKS,

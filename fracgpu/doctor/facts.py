@@ -104,6 +104,8 @@ class Facts:
         server_version: ``gitVersion`` of the API server.
         deployments: those of the system namespace, as the other lists in this paragraph;
             ``slices`` are EndpointSlices, ``leases`` Leases, ``pods`` Pods.
+        access_roles: the ClusterRoles, and the Roles of the system namespace.
+        access_bindings: what binds them to accounts.
         node_leases: of ``kube-node-lease``, which kubelets renew.
         definitions: the CustomResourceDefinition of Moves; empty if there is none.
         namespace: the system namespace itself; empty if there is none.
@@ -136,6 +138,8 @@ class Facts:
     leases: Objects | Unread
     pods: Objects | Unread
     config_maps: Objects | Unread
+    access_roles: Objects | Unread
+    access_bindings: Objects | Unread
     nodes: Objects | Unread
     node_leases: Objects | Unread
     runtime_classes: Objects | Unread

@@ -14,6 +14,7 @@ from fracgpu.doctor.facts import (
     labels_of,
     name_of,
     named,
+    template_of,
 )
 
 WEBHOOK: Final = "fracgpu-webhook"
@@ -21,6 +22,9 @@ WEBHOOK: Final = "fracgpu-webhook"
 SCHEDULER: Final = "fracgpu-scheduler"
 CERTS: Final = "fracgpu-certs"
 AGENT: Final = "fracgpu-deviceplugin"
+
+READ_AS_NODE: Final = "FRACGPU_DEVICEPLUGIN_READ_PODS_AS_NODE"
+"""The variable of the agents' DaemonSet with which they read pods in the name of their node."""
 
 POD_SECURITY: Final = "pod-security.kubernetes.io/enforce"
 PRIVILEGED: Final = "privileged"
@@ -76,6 +80,16 @@ def workloads_of(facts: Facts) -> Mapping[str, Json]:
     if not isinstance(facts.daemon_sets, Unread):
         there += facts.daemon_sets
     return {role_of(body): body for body in there if role_of(body) in (*DEPLOYMENTS, AGENT)}
+
+
+def turned_on(workload: Json) -> set[str]:
+    """Return the environment variables that are ``true`` in a container of a workload."""
+    return {
+        variable["name"]
+        for container in template_of(workload).get("spec", {}).get("containers") or ()
+        for variable in container.get("env") or ()
+        if variable.get("value") == "true"
+    }
 
 
 def role_of(body: Json) -> str:

@@ -20,7 +20,7 @@ from fracgpu.doctor.facts import (
     time_of,
 )
 from fracgpu.doctor.finding import Check, Finding, error, warning
-from fracgpu.doctor.installation import SCHEDULER, workload_of
+from fracgpu.doctor.installation import READ_AS_NODE, SCHEDULER, turned_on, workload_of
 from fracgpu.doctor.ranking import INSTALLED
 from fracgpu.errors import listed
 from fracgpu.k8s.release import (
@@ -76,7 +76,7 @@ _NEEDS_LATER: Final = (
     (
         Release(1, 36),
         "deviceplugin.readAsNode",
-        "FRACGPU_DEVICEPLUGIN_READ_PODS_AS_NODE",
+        READ_AS_NODE,
         "the node agents may not read any pod",
     ),
 )
@@ -87,15 +87,9 @@ def _features(facts: Facts) -> Iterator[Finding]:
     if server is None:
         raise NotKnownError(f"the API server's version is {known(facts.server_version)!r}")
     for daemon_set in known(facts.daemon_sets):
-        spec = template_of(daemon_set).get("spec", {})
-        turned_on = {
-            variable["name"]
-            for container in spec.get("containers") or ()
-            for variable in container.get("env") or ()
-            if variable.get("value") == "true"
-        }
+        found = turned_on(daemon_set)
         for since, what, variable, without in _NEEDS_LATER:
-            if variable in turned_on and server < since:
+            if variable in found and server < since:
                 yield error(
                     f"{what} of {name_of(daemon_set)} needs Kubernetes {since}, and the API server "
                     f"is of {server}: {without}",

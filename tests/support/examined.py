@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+from component.wiring import Wiring
 from fracgpu import names
 from fracgpu.doctor.checkup import examine
 from fracgpu.doctor.facts import (
@@ -20,6 +21,7 @@ from fracgpu.doctor.facts import (
 )
 from fracgpu.doctor.finding import Finding, Result
 from fracgpu.doctor.measurements import SERIES
+from simulator.demo.service_accounts import deployed
 from tests.support.gpu import a_sharing_node
 from tests.support.yaml_files import read_documents, read_yaml
 
@@ -159,6 +161,8 @@ def healthy(**changed: Any) -> Facts:
             a_role_pod(LEADER, "fracgpu-scheduler"),
             a_role_pod("fracgpu-deviceplugin-1", "fracgpu-deviceplugin"),
         ),
+        "access_roles": (*shipped("ClusterRole"), *shipped("Role")),
+        "access_bindings": (*shipped("ClusterRoleBinding"), *shipped("RoleBinding")),
         "nodes": (a_node(),),
         "node_leases": (a_lease(NODE, NODE, namespace="kube-node-lease"),),
         "runtime_classes": (),
@@ -228,5 +232,6 @@ def with_claims(**changed: Any) -> Facts:
         "scheduler_configurations": {},
         "device_classes": (a_class("fracgpu"), a_class("fracgpu-placed")),
         "card_slices": (cards_of(NODE),),
+        "access_roles": (*deployed("ClusterRole", Wiring.CLAIMS), *deployed("Role", Wiring.CLAIMS)),
     }
     return healthy(**{**facts, **changed})
