@@ -36,9 +36,9 @@ class NvmlCard:
 
     It counts as answering by few calls, those without which it cannot be shared: its handle and
     its UUID (it is there, and it is this one) and its memory (what we share). NVML documents for
-    each of them that a card that fell off the bus returns ``NVML_ERROR_GPU_IS_LOST``. Its name and
-    its device file never change and are read until they are known. An error of any other function
-    leaves out what that function would return, and nothing else.
+    each of them that a card that fell off the bus returns ``NVML_ERROR_GPU_IS_LOST``. Its name
+    never changes and is read until it is known. An error of any other function leaves out what that
+    function would return, and nothing else; a device file stays what it was.
 
     Args:
         library: ``pynvml``, or something with its functions.
@@ -96,8 +96,10 @@ class NvmlCard:
             return FoundCard(hardware=replace(known, card=unhealthy), handle=handle)
         if memory is None or not memory.total:
             return SkippedCard(uuid=uuid, reason="it reports no memory that it could have")
-        hardware = known or await self._identify(uuid, handle)
-        return FoundCard(hardware=await self._measured(hardware, handle, memory), handle=handle)
+        hardware = await self._measured(known or await self._identify(uuid, handle), handle, memory)
+        if not hardware.device_nodes:
+            return SkippedCard(uuid=uuid, reason="it does not report its device file")
+        return FoundCard(hardware=hardware, handle=handle)
 
     async def read(self, uuid: CardUuid) -> CardSample:
         """Return a sample of the card with *uuid*.
@@ -151,13 +153,8 @@ class NvmlCard:
         return "MIG is on, and FracGPU does not share MIG instances" if mig and mig[0] else ""
 
     async def _identify(self, uuid: CardUuid, handle: Any) -> CardHardware:
-        nvml, call = self._nvml, self._calls.call
-        minor = await call(nvml.nvmlDeviceGetMinorNumber, handle)
-        name = _text(await call(nvml.nvmlDeviceGetName, handle))
-        return CardHardware(
-            card=Card(uuid=uuid, index=self._index, model=name, total_mib=Mib(0)),
-            device_nodes=(DeviceNode(path=f"/dev/nvidia{minor}"),),
-        )
+        name = _text(await self._calls.call(self._nvml.nvmlDeviceGetName, handle))
+        return CardHardware(card=Card(uuid=uuid, index=self._index, model=name, total_mib=Mib(0)))
 
     async def _measured(self, hardware: CardHardware, handle: Any, memory: Memory) -> CardHardware:
         nvml, uuid = self._nvml, hardware.card.uuid
@@ -165,6 +162,9 @@ class NvmlCard:
         if rows is not None:
             self._remap_failed[uuid] = bool(rows[3])
         failed = self._remap_failed.get(uuid, False)
+        # A card that was bound to its driver anew may have the device file that was another's.
+        minor = await self._figure(uuid, "minor", nvml.nvmlDeviceGetMinorNumber, handle)
+        own_nodes = (DeviceNode(path=f"/dev/nvidia{minor}"),)
         pci = await self._figure(uuid, "pci", nvml.nvmlDeviceGetPciInfo, handle)
         bus_id = _text(pci.busId) if pci is not None else hardware.pci_bus_id
         architecture = await self._figure(
@@ -187,6 +187,7 @@ class NvmlCard:
         return replace(
             hardware,
             card=card,
+            device_nodes=hardware.device_nodes if minor is None else own_nodes,
             pci_bus_id=bus_id,
             family=hardware.family
             if architecture is None

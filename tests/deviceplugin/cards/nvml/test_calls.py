@@ -119,7 +119,8 @@ async def test_a_call_that_hangs_ends_in_time_and_the_reader_recovers(
 
 # Every function that tells a figure; an error of theirs leaves out the figure and nothing else.
 OPTIONAL = (
-    "nvmlDeviceGetMigMode", "nvmlDeviceGetPciInfo_v3", "nvmlDeviceGetArchitecture",
+    "nvmlDeviceGetMigMode", "nvmlDeviceGetMinorNumber",
+    "nvmlDeviceGetPciInfo_v3", "nvmlDeviceGetArchitecture",
     "nvmlDeviceGetBrand", "nvmlDeviceGetRemappedRows", "nvmlDeviceGetMemoryInfo_v2",
     "nvmlDeviceGetTemperature", "nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetClockInfo",
     "nvmlDeviceGetPcieReplayCounter", "nvmlDeviceGetUtilizationRates",
@@ -166,6 +167,7 @@ async def test_an_optional_figure_that_fails_with_any_error_drops_that_figure_al
             500,
         )
         assert listed["cards"][0]["family"] == complete["cards"][0]["family"] == "hopper"
+        assert listed["cards"][0]["device_nodes"] == complete["cards"][0]["device_nodes"]
         reading = answer["samples"][standin.uuid(0)]
         assert reading["figures"]["total_mib"] == 24576
         assert {reading["figures"][name] for name in ("gpu_percent", "power_w")} == {None}

@@ -94,6 +94,20 @@ async def test_through_the_true_ctypes_calls_a_card_is_what_the_library_says(
     assert (second["driver"], second["family"]) == ("580.65.06", "ampere")
 
 
+async def test_a_card_has_the_device_file_that_the_driver_has_now_or_is_not_shared(
+    standin: Standin,
+) -> None:
+    await standin.list_cards()
+    # Both were given to virtual machines, and came back in the other order.
+    standin.say(a_card(0, minor=1), a_card(1, minor=0), a_card(2, minor=None), cards=3)
+
+    listed = await standin.list_cards()
+
+    files = [node["path"] for card in listed["cards"] for node in card["device_nodes"]]
+    assert files == ["/dev/nvidia1", "/dev/nvidia0"]
+    assert [card["reason"] for card in listed["left_out"]] == ["it does not report its device file"]
+
+
 async def test_each_card_says_its_architecture(standin: Standin) -> None:
     standin.say(a_card(1, architecture=9, brand=5))
 
