@@ -103,7 +103,8 @@ class Prepared:
 
     def __init__(self) -> None:
         self.registry: Final = CollectorRegistry()
-        self._asked = {_PLAIN_TEXT}
+        encode, form = choose_encoder(_PLAIN_TEXT)
+        self._asked = {form: encode}  # by content type: many headers ask for the same one
         self._texts: Mapping[str, bytes] = {}
         self._valid: Callable[[], bool] = lambda: False
 
@@ -113,20 +114,21 @@ class Prepared:
         Args:
             valid: whether the encoded text is still current; called at each scrape.
         """
-        texts = {accept: choose_encoder(accept)[0](self.registry) for accept in tuple(self._asked)}
+        texts = {form: encode(self.registry) for form, encode in tuple(self._asked.items())}
         self._texts, self._valid = texts, valid
 
     def text(self, accept: str) -> bytes:
         """Return the encoded text if it is still current, else encode it now."""
         valid = self._valid()
-        prepared = self._texts.get(accept) if valid else None
+        encode, form = choose_encoder(accept)
+        prepared = self._texts.get(form) if valid else None
         if prepared is not None:
             return prepared
-        text = choose_encoder(accept)[0](self.registry)
-        if accept in self._asked or len(self._asked) < _FORMS_PREPARED:
-            self._asked.add(accept)
+        text = encode(self.registry)
+        if form in self._asked or len(self._asked) < _FORMS_PREPARED:
+            self._asked[form] = encode
             if valid:
-                self._texts = {**self._texts, accept: text}
+                self._texts = {**self._texts, form: text}
         return text
 
 

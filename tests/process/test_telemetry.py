@@ -265,8 +265,9 @@ def test_a_form_that_was_not_prepared_is_written_once() -> None:
 
 def test_a_stranger_cannot_make_us_prepare_ever_more_forms() -> None:
     prepared = Prepared()
-    for number in range(100):
-        prepared.text(f"text/plain; q=0.{number}")
+    for escaping in ("allow-utf-8", "underscores", "dots", "values"):
+        for form in ("text/plain; version=1.0.0", OPEN_METRICS):
+            prepared.text(f"{form}; escaping={escaping}")
     counted: list[str] = []
 
     class Counting:
@@ -279,3 +280,7 @@ def test_a_stranger_cannot_make_us_prepare_ever_more_forms() -> None:
     prepared.prepare(lambda: True)
 
     assert len(counted) <= 4
+    counted.clear()
+    for number in range(100):  # as many agents that scrape, each with a header of its own
+        prepared.text(f"text/plain; q=0.{number}")
+    assert not counted
