@@ -31,7 +31,7 @@ _LOST: Final = ("Uninitialized", "DriverNotLoaded", "LibraryNotFound", _OUTDATED
 ASK_AGAIN_S: Final = 300.0
 
 # NVML_VALUE_NOT_AVAILABLE, and what the registers of a card that fell off the bus read as.
-_NO_VALUES: Final = (2**32 - 1, 2**64 - 1)
+NO_VALUES: Final = (2**32 - 1, 2**64 - 1)
 
 # pynvml calls twice, for the size and for the content; the list may grow between the two.
 _SIZE_RACES: Final = 3
@@ -91,7 +91,7 @@ class NvmlCalls:
             self.missed(card, name, error)
             return None
         self._failing.discard((card, name))
-        return None if isinstance(value, int) and value in _NO_VALUES else value
+        return None if isinstance(value, int) and value in NO_VALUES else value
 
     async def core(
         self, card: str, name: str, function: Callable[..., Any], *args: Any

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from deviceplugin.cards.interface import CardMetrics
 from deviceplugin.cards.nvml import gpm
-from deviceplugin.cards.nvml.calls import NvmlCalls
+from deviceplugin.cards.nvml.calls import NO_VALUES, NvmlCalls
 from deviceplugin.cards.nvml.gpm import NvmlGpm
 from deviceplugin.cards.reserve import Memory
 from fracgpu.units import BYTES_PER_MIB
@@ -139,7 +139,8 @@ class NvmlMetrics:
         )
         if not values or values[0].nvmlReturn != nvml.NVML_SUCCESS:
             return None
-        return float(values[0].value.uiVal)
+        celsius = values[0].value.uiVal
+        return None if celsius in NO_VALUES else float(celsius)
 
     async def _profile(self, card: str, handle: Any) -> Mapping[str, float | None]:
         measured = await self._profiling.read(card, handle)

@@ -442,14 +442,19 @@ async def test_with_a_process_that_cannot_be_read_the_processes_are_not_known(
     tree: AmdgpuTree, clock: VirtualClock
 ) -> None:
     tree.card(0)
-    folder = tree.process(7, open_card(client=1, mib=500))
+    folder = tree.process(7, open_card(client=1, mib=500, gfx_ns=10 * S))
     reader = a_reader(tree, clock)
     await reader.list_cards()
+    await reader.read()
     tree.break_file(folder / "fdinfo" / "1")
 
     sample = (await reader.read()).samples[FIRST]
 
     assert not sample.processes_known
+    (folder / "fdinfo" / "1").rmdir()
+    tree.process(7, open_card(client=1, mib=500, gfx_ns=11 * S))
+    await clock.advance(10)
+    assert [process.sm_percent for process in await processes(reader)] == [10.0]
 
 
 async def test_a_scan_of_processes_that_takes_too_long_ends_and_is_not_whole(

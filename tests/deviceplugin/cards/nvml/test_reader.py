@@ -385,13 +385,14 @@ async def test_a_metric_that_a_profiled_card_lacks_is_left_out_alone(standin: St
 
 async def test_amounts_that_cannot_be_are_no_figures(standin: Standin) -> None:
     lost = {"power_mw": 2**32 - 1, "energy_mj": 2**64 - 1, "temperature.0": 2**32 - 1}
-    standin.say(a_card(0, gpu=101, copy=4294967295, encoder=900, **lost))
+    standin.say(a_card(0, gpu=101, copy=4294967295, encoder=900, **lost, **{"field.82": 2**32 - 1}))
     await standin.list_cards()
 
     figures = await standin.figures()
 
     percentages = ("gpu_percent", "memory_copy_percent", "encoder_percent")
-    for name in (*percentages, "power_w", "energy_mj", "temperature_c"):
+    degrees = ("temperature_c", "memory_temperature_c")
+    for name in (*percentages, "power_w", "energy_mj", *degrees):
         assert figures[name] is None
     assert figures["decoder_percent"] == 4
 
