@@ -8,6 +8,7 @@ import structlog
 
 from deviceplugin.claims import Claim
 from fracgpu import names
+from fracgpu.errors import UNREADABLE
 from fracgpu.request.need import Isolation
 from kube.client import KubeClient
 from kube.errors import KubeError, TooManyRequests, Unavailable
@@ -75,7 +76,7 @@ def wired_text(claim: Claim, isolation: str, *, said: str) -> str:
     """
     try:
         recorded = json.loads(said)
-    except ValueError:
+    except UNREADABLE:
         recorded = {}
     others = recorded if isinstance(recorded, dict) else {}
     got: dict[str, object] = {"cards": [part.card for part in claim.slices], "isolation": isolation}
