@@ -105,17 +105,20 @@ async def test_the_number_of_slots_does_not_shrink_with_a_card() -> None:
 
 async def test_a_reader_hears_of_changes_and_of_nothing_else() -> None:
     cards, clock = FakeCards(a_card()), VirtualClock()
+    cards.answer = CardsUnavailableError("driver gone")
     tracker = a_tracker(cards, clock)
-    heard: list[int] = []
+    heard: list[tuple[int, bool]] = []
 
     async def listen() -> None:
         async with aclosing(tracker.changes()) as changes:
             async for inventory in changes:
-                heard.extend([len(inventory.cards)])
+                heard.extend([(len(inventory.cards), tracker.lost)])
 
     async with background(tracker.run(), listen()):
+        await clock.advance(25)  # the driver counts as lost, although no card was ever listed
+        cards.answer = a_card_list(a_card())
         await clock.advance(30)
         cards.answer = a_card_list(a_card(), a_card("GPU-b", index=1))
         await clock.advance(30)
 
-    assert heard in ([0, 1, 2], [1, 2])
+    assert heard == [(0, False), (0, True), (1, False), (2, False)]
