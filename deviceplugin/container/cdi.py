@@ -6,6 +6,7 @@ import json
 import math
 import os
 import shutil
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -150,6 +151,8 @@ class CdiFolder:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        # Pods that start at once share a spec, and each has a thread to write it.
+        self._one_at_a_time = threading.Lock()
 
     def write(self, spec: CdiSpec) -> None:
         """Write *spec* atomically, replacing an older one; one that is there already is left.
@@ -157,6 +160,10 @@ class CdiFolder:
         Raises:
             CdiError: the folder cannot be written.
         """
+        with self._one_at_a_time:
+            self._write(spec)
+
+    def _write(self, spec: CdiSpec) -> None:
         target = self._file(spec.name)
         # The runtime reads every *.json and *.yaml here, so an unfinished file has neither suffix.
         temporary, text = target.with_suffix(".new"), json.dumps(spec.document())

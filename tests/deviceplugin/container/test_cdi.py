@@ -2,6 +2,8 @@
 
 import json
 import stat
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -90,6 +92,24 @@ def test_the_same_spec_is_not_written_again(tmp_path: Path) -> None:
     folder.write(CdiSpec(name="abc", env={"A": "1"}))
 
     assert (file.stat().st_ino, file.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+
+
+def test_pods_that_start_at_once_write_the_spec_that_they_share_once(tmp_path: Path) -> None:
+    folder, spec = CdiFolder(tmp_path / "cdi"), closed_spec(SHARED)
+
+    with ThreadPoolExecutor(8) as threads:
+        for again in range(5):
+            together = threading.Barrier(8)
+
+            def write(together: threading.Barrier = together) -> None:
+                together.wait(timeout=10)
+                folder.write(spec)
+
+            written = [threads.submit(write) for _ in range(8)]
+            assert [it.exception() for it in written] == [None] * 8, again
+            (file,) = (tmp_path / "cdi").iterdir()
+            assert json.loads(file.read_text()) == spec.document()
+            folder.remove(SHARED)
 
 
 def test_a_spec_that_gives_nothing_mounts_a_file_that_does_not_exist() -> None:
