@@ -6,13 +6,16 @@ import subprocess
 from pathlib import Path
 from typing import Any, Final
 
+from deviceplugin.cards.xid import XIDS, Severity
 from tests.support.documented import documented
-from tests.support.metric_names import exported
+from tests.support.metric_names import exported, exposition
 from tests.support.promtool import RULES, promtool
 from tests.support.yaml_files import read_yaml
 
 RUNBOOKS = Path(__file__).parents[2] / "docs" / "runbooks.md"
 FIGURE = re.compile(r"(?:\bfracgpu_|\bDCGM_|\bcard:)[\w:]+")
+SELECTED = re.compile(r"\b(fracgpu_\w+){([^}]+)}")
+MATCHER = re.compile(r'(\w+)(=~|!~|!=|=)"([^"]*)"')
 
 
 def rules() -> list[dict[str, Any]]:
@@ -33,6 +36,32 @@ def test_every_rule_asks_for_a_figure_that_there_is() -> None:
         assert asked, rule
         assert asked <= there | recorded, rule
         recorded |= {rule["record"]} if "record" in rule else set()
+
+
+def test_every_rule_selects_by_labels_and_values_that_there_are() -> None:
+    there = {
+        (name, label, text)
+        for name, labels in re.findall(r"^(\w+){(.*)} ", exposition(), re.MULTILINE)
+        for label, text in re.findall(r'(\w+)="([^"]*)"', labels)
+    }
+    asked = {
+        (name, label, text)
+        for rule in rules()
+        for name, selector in SELECTED.findall(rule["expr"])
+        for label, how, text in MATCHER.findall(selector)
+        if how in ("=", "!=")
+    }
+
+    assert len(asked) > 5
+    assert asked <= there
+
+
+def test_an_xid_error_is_critical_where_the_agent_takes_the_card_out_of_service() -> None:
+    (rule,) = [rule for rule in alerts() if rule["alert"] == "FracGPUXidCritical"]
+    (left_out,) = re.findall(r'xid!~"([\d|]+)"', rule["expr"])
+
+    of_the_card = {code for code, xid in XIDS.items() if xid.severity is Severity.CARD}
+    assert {int(code) for code in left_out.split("|")} == XIDS.keys() - of_the_card
 
 
 def test_every_alert_says_what_it_means_and_what_to_do() -> None:
@@ -72,6 +101,9 @@ BLIND = 'fracgpu_rebalancer_blind{instance="%s",reason="%s"}'
 LOST = 'fracgpu_rebalancer_lost_pods_total{instance="r"}'
 LEADER = 'fracgpu_rebalancer_leader{instance="%s"}'
 VALID = 'fracgpu_rebalancer_config_valid{instance="%s"}'
+TAKEN: Final[dict[str, float | str]] = {
+    f'fracgpu_{role}_config_valid{{instance="{role}"}}': 1 for role in ("webhook", "scheduler")
+}
 BREAKER = 'fracgpu_rebalancer_breaker_open{instance="r",name="%s"}'
 HOT = 'fracgpu_rebalancer_hot_cards{instance="r",relievable="%s"}'
 AWAITED = 'fracgpu_certs_awaited_restarts{instance="c"}'
@@ -133,14 +165,14 @@ OLDER: Final[tuple[tuple[str, dict[str, float | str], int, dict[str, str] | None
         52,
         {"instance": "r", "severity": "critical"},
     ),
-    ("FracGPURebalancerConfigRefused", {VALID % "a": 1, VALID % "b": 1}, 60, None),
-    (
-        "FracGPURebalancerConfigRefused",
-        {VALID % "a": 0, VALID % "b": 1},
-        6,
-        {"severity": "warning"},
+    ("FracGPUConfigRefused", {VALID % "a": 1, VALID % "b": 1, **TAKEN}, 60, None),
+    ("FracGPUConfigRefused", {VALID % "a": 0, VALID % "b": 1}, 6, {"severity": "warning"}),
+    *(
+        ("FracGPUConfigRefused", {VALID % "a": 1, **TAKEN, role: 0}, 6, {"severity": "warning"})
+        for role in TAKEN
     ),
     ("FracGPURebalancerLeader", {LEADER % "a": 1, LEADER % "b": 0}, 60, None),
+    ("FracGPURebalancerLeader", {LEADER % 'a",cluster="two': 1, LEADER % "b": 1}, 60, None),
     ("FracGPURebalancerLeader", {LEADER % "a": 0, LEADER % "b": 0}, 4, None),
     (
         "FracGPURebalancerLeader",

@@ -39,6 +39,16 @@ USELESS: Final = f'{R}ineffective_moves_total{{instance="r"}}'
 MOVES: Final = f'{R}moves_total{{instance="r",mode="%s",reason="relieved",result="%s"}}'
 EVICTIONS: Final = f'{R}evictions_total{{code="%s",instance="r"}}'
 HOT: Final = f'{R}hot_cards{{instance="r",relievable="%s"}}'
+# Another cluster, in which all is well.
+ELSEWHERE: Final[Series] = {
+    f'{R}{figure}{{cluster="two",instance="t"{label}}}': values
+    for figure, label, values in (
+        ("leader", "", 1),
+        ("cycle_seconds_count", "", "0+4x90"),
+        ("evictions_total", ',code="allowed"', "0+1x90"),
+        ("coverage_ratio", "", 1),
+    )
+}
 WEBHOOK: Final = 'fracgpu_webhook_config_valid{instance="w"}'
 SCHEDULER: Final = 'fracgpu_scheduler_leader{instance="x"}'
 CERTS: Final = 'fracgpu_certs_trusted_authorities{instance="c"}'
@@ -164,6 +174,7 @@ CASES: Final[tuple[tuple[str, Series, int, Labels], ...]] = (
     ("FracGPUXidCritical", {XIDS % "79": "_x10 1x100"}, 100, None),
     ("FracGPUXidCritical", {XIDS % "79": "3x200"}, 200, None),
     ("FracGPUXidCritical", {XIDS % "94": "_x100 1x10"}, 102, None),
+    ("FracGPUXidCritical", {XIDS % "999": "_x100 1x10"}, 102, {**IS, "xid": "999", **CRITICAL}),
     ("FracGPUXidContained", {XIDS % "94": "_x100 1x10"}, 102, {**IS, "xid": "94", **WARNING}),
     ("FracGPUXidContained", {XIDS % "94": "_x10 1x100"}, 100, None),
     ("FracGPUXidContained", {XIDS % "79": "_x100 1x10"}, 102, None),
@@ -182,6 +193,7 @@ CASES: Final[tuple[tuple[str, Series, int, Labels], ...]] = (
     ("FracGPURebalancerStuck", {LEADER: 1, CYCLES: "0+4x20 80x40"}, 35, None),
     ("FracGPURebalancerStuck", {LEADER: 1, CYCLES: "0+4x20 80x40"}, 45, WARNING),
     ("FracGPURebalancerStuck", {LEADER: 0, CYCLES: 0}, 60, None),
+    ("FracGPURebalancerStuck", {LEADER: 1, CYCLES: "0+4x20 80x40", **ELSEWHERE}, 45, WARNING),
     ("FracGPURebalancerPingPong", {PING_PONGS: "0x50 1x10"}, 52, {"instance": "r", **CRITICAL}),
     ("FracGPURebalancerPingPong", {PING_PONGS: 1}, 90, None),
     # Four and six moves in six hours, of which three relieved nothing; three moves are too few.
@@ -219,6 +231,13 @@ CASES: Final[tuple[tuple[str, Series, int, Labels], ...]] = (
         45,
         None,
     ),
+    (
+        "FracGPURebalancerEvictionBlocked",
+        {EVICTIONS % "blocked": "0+1x90", **ELSEWHERE},
+        40,
+        WARNING,
+    ),
+    ("FracGPUCardsUnmeasured", {LEADER: 1, COVERAGE: 0, **ELSEWHERE}, 31, WARNING),
 )
 
 
@@ -226,7 +245,14 @@ CASES: Final[tuple[tuple[str, Series, int, Labels], ...]] = (
 def test_an_alert_fires_when_it_should_and_not_before(
     tmp_path: Path, alert: str, series: Series, minutes: int, labels: Labels
 ) -> None:
-    assert_alert(tmp_path, alert, series, minutes, labels)
+    # One Prometheus may have several clusters, and tells them by this label.
+    named = {
+        name if "cluster=" in name else name.replace("}", ',cluster="one"}'): values
+        for name, values in series.items()
+    }
+    if labels is not None and alert != "FracGPURoleNotScraped":  # what is absent has no labels
+        labels = {"cluster": "one", **labels}
+    assert_alert(tmp_path, alert, named, minutes, labels)
 
 
 def test_without_any_series_only_what_is_not_scraped_is_told(tmp_path: Path) -> None:

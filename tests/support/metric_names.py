@@ -14,8 +14,8 @@ from tests.fakes.clock import VirtualClock
 from webhook.metrics import WebhookMetrics
 
 
-def exported() -> set[str]:
-    """Return the names, also of metrics whose labels have no value yet."""
+def exposition() -> str:
+    """Return what the roles serve before anything has happened, and an agent with cards."""
     registry = CollectorRegistry()
     SchedulerMetrics(registry)
     WebhookMetrics(registry)
@@ -29,8 +29,13 @@ def exported() -> set[str]:
         cards_and_age(a_snapshot_with_limits()),
         *(cards_and_agent(dialect) for dialect in DcgmNaming),
     ]
+    return "".join(texts)
+
+
+def exported() -> set[str]:
+    """Return the names, also of metrics whose labels have no value yet."""
     names: set[str] = set()
-    for line in "".join(texts).splitlines():
+    for line in exposition().splitlines():
         if line.startswith("# TYPE "):
             _, _, name, kind = line.split()
             endings = ("_bucket", "_count", "_sum") if kind == "histogram" else ("",)

@@ -94,7 +94,11 @@ def _targets(pods: Iterable[Json]) -> Iterable[Json]:
         address = pod.get("status", {}).get("podIP")
         for container in pod["spec"]["containers"] if address else ():
             for port in container.get("ports", ()):
-                labels = {"container_name": container["name"], "container_port_name": port["name"]}
+                labels = {
+                    "container_name": container["name"],
+                    "container_port_name": port["name"],
+                    "node_name": pod["spec"]["nodeName"],
+                }
                 yield {
                     "targets": [f"{address}:{port['containerPort']}"],
                     "labels": {
