@@ -79,7 +79,7 @@ async def _explain(client: KubeClient, word: str, options: argparse.Namespace) -
 
 
 def _nearest(observed: ObservedCluster, key: str) -> str:
-    """Return a hint, if any: a pod of that name elsewhere, or of that workload, or the nearest."""
+    """Return a hint: a pod of that name elsewhere, or of that workload, the nearest, or Events."""
     namespace, _, name = key.partition("/")
     records = [pod.info.record for pod in observed.pods]
     same = [record.key for record in records if record.name == name]
@@ -87,7 +87,9 @@ def _nearest(observed: ObservedCluster, key: str) -> str:
     if found := same or owned:
         return f"; did you mean {found[0]}?"
     near = nearest(name, [record.name for record in records if record.namespace == namespace])
-    return f"; did you mean {namespace}/{near}?" if near else ""
+    if near:
+        return f"; did you mean {namespace}/{near}?"
+    return "; if its pods are refused, the Events of the workload (ReplicaSet, Job) say why"
 
 
 def arguments() -> argparse.ArgumentParser:

@@ -174,6 +174,7 @@ def _unhealthy(node: Json, *, kubectl: str) -> Iterator[Finding]:
             cure=_write_anew(name_of(node), kubectl=kubectl),
         )
         return
+    taken_out = read_uuids(annotations_of(node).get(names.NODE_OUT_OF_SERVICE, ""))
     for key in (names.NODE_OUT_OF_SERVICE, names.NODE_DRAIN):
         unknown = read_uuids(annotations_of(node).get(key, "")) - {card.uuid for card in cards}
         if unknown:
@@ -187,7 +188,9 @@ def _unhealthy(node: Json, *, kubectl: str) -> Iterator[Finding]:
             yield warning(
                 f"card {card.index} ({card.uuid}) of node {name_of(node)} is unhealthy: "
                 f"{card.health_reason}",
-                cure="docs/node-reference.md lists XID errors; a card that is to be "
+                cure=f"once it is well, take it out of the annotation {names.NODE_OUT_OF_SERVICE}"
+                if card.uuid in taken_out
+                else "docs/node-reference.md lists XID errors; a card that is to be "
                 f"replaced is taken out by the annotation {names.NODE_OUT_OF_SERVICE}",
             )
 

@@ -48,7 +48,7 @@ def card_trouble(card_info: CardInfo, node: NodeCards, *, unplaced: str) -> Card
     if card.health is not Health.HEALTHY:
         text = f"unhealthy: {card.health_reason}" if card.health_reason else "unhealthy"
     elif card.uuid in node.drained:
-        text, until = "drained: people want it empty", None
+        text, until = "drained by an administrator", None
     elif card_info.cordoned and cordon is not None:
         text = f"cordoned until {cordon.until:%H:%M:%S} UTC: {cordon.reason}"
     elif card_info.unplaced_mib:

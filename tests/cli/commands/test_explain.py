@@ -88,18 +88,19 @@ async def test_a_pod_that_is_not_there_or_asks_nothing_is_a_wrong_call(cli: Cli)
         ("deployment/web", "default/web-7d4f9-x2x4x"),
         ("pod/chat", "default/chat"),
         ("default/chta", "default/chat"),
-        ("default/nothing", ""),
+        ("default/nothing", None),
     ],
 )
 async def test_a_name_typed_wrongly_is_answered_with_the_nearest(
-    cli: Cli, word: str, meant: str
+    cli: Cli, word: str, meant: str | None
 ) -> None:
     for name in ("web-7d4f9-x2x4x", "chat"):
         await cli.kube.create(PODS, a_plain_pod(name), namespace="default")
 
     assert await cli.call(main, word) == CALLED_WRONG
 
-    hint = f"; did you mean {meant}?" if meant else ""
+    refused = "; if its pods are refused, the Events of the workload (ReplicaSet, Job) say why"
+    hint = f"; did you mean {meant}?" if meant else refused
     assert cli.read().err == f"fracgpu explain: no pod {word}{hint}\n"
 
 

@@ -244,8 +244,13 @@ def test_an_agent_that_has_not_reported_is_found() -> None:
     assert "--field-selector spec.nodeName=gpu-1" in finding.cure
 
 
-def test_an_unhealthy_card_is_found() -> None:
+@pytest.mark.parametrize(
+    ("taken_out", "cure"),
+    [("", "docs/node-reference.md lists XID errors"), ("GPU-gpu-1-0", "once it is well, take it")],
+)
+def test_an_unhealthy_card_is_found(taken_out: str, cure: str) -> None:
     node = a_node()
+    node["metadata"]["annotations"][names.NODE_OUT_OF_SERVICE] = taken_out
     cards = node["metadata"]["annotations"][names.NODE_CARDS]
     node["metadata"]["annotations"][names.NODE_CARDS] = (
         cards.replace('"health":"healthy"', '"health":"unhealthy","reason":"XID 79"', 1)
@@ -256,6 +261,7 @@ def test_an_unhealthy_card_is_found() -> None:
     finding = found_by("driver", healthy(nodes=(node,)))
 
     assert "card 0 (GPU-gpu-1-0) of node gpu-1 is unhealthy: XID 79" in finding.observed
+    assert finding.cure.startswith(cure)
     assert finding.severity is Severity.WARNING
 
 

@@ -42,7 +42,7 @@ def test_the_gravest_trouble_of_a_card_is_named() -> None:
     ) == CardTrouble(text="cordoned until 13:00:00 UTC: hot", until=UNTIL, closes=True)
     drained = replace(cordoned, drained=frozenset({CARD.uuid}))
     assert card_trouble(CardInfo(card=CARD, cordoned=True), drained, unplaced="") == CardTrouble(
-        text="drained: people want it empty", closes=True
+        text="drained by an administrator", closes=True
     )
     ill = replace(CARD, health=Health.UNHEALTHY, health_reason="Xid 79")
     assert card_trouble(CardInfo(card=ill, cordoned=True), cordoned, unplaced="") == CardTrouble(
