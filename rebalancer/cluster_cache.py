@@ -337,7 +337,8 @@ class ClusterCache:
 
     def _namespace_of(self, uid: str) -> str | None:
         pod = self._claimants.get(uid)
-        return pod.placed.info.record.namespace if pod is not None and pod.placed else None
+        placed = self._placed_pods.get(uid) if pod is None else pod.placed
+        return None if placed is None else placed.info.record.namespace
 
     def _node(self, change: Change[ObservedNode]) -> None:
         self._scheduling = None

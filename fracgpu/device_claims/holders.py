@@ -53,29 +53,29 @@ class ClaimHolders:
         self._on_node: dict[str, set[str]] = {}  # users
 
     def observe(self, claim: DeviceClaim, *, gone: bool = False) -> AbstractSet[str]:
-        """Record a claim; return the UIDs under which something else may count now."""
+        """Record a claim; return the UIDs under which claims count now, or did before."""
         touched: set[str] = set()
         before = self._observed.pop(claim.key, None)
         if before is not None:
-            touched |= self._remove(*before)
+            touched.update(self._divided(before[1]))
+            self._remove(*before)
+            touched.update(self._divided(before[1]))
         if not gone and claim.devices:
             user = self._user_of(claim)
             self._observed[claim.key] = claim, user
             self._users[claim.uid] = user
             self._by_user.setdefault(user, {})[claim.key] = claim
             self._on_node.setdefault(claim.node, set()).add(user)
-            touched |= self.touched(user)
+            touched.update(self._divided(user))
         return touched
 
-    def _remove(self, claim: DeviceClaim, user: str) -> AbstractSet[str]:
-        touched = self.touched(user)
+    def _remove(self, claim: DeviceClaim, user: str) -> None:
         self._users.pop(claim.uid, None)
         del self._by_user[user][claim.key]
         if all(other.node != claim.node for other in self._by_user[user].values()):
             discard(self._on_node, claim.node, user)
         if not self._by_user[user]:
             del self._by_user[user]
-        return touched
 
     def touched(self, user: str) -> frozenset[str]:
         """Return the UIDs under which claims may count that say they are of a pod."""
@@ -83,22 +83,30 @@ class ClaimHolders:
         return frozenset((user, *(claim.uid for claim in claims))) if claims else frozenset()
 
     def on_node(self, node: str) -> AbstractSet[str]:
-        """Return the UIDs under which claims may count that have cards of a node."""
-        return frozenset().union(*map(self.touched, self._on_node.get(node, ())))
+        """Return the UIDs under which claims count that have cards of a node."""
+        return frozenset().union(*map(self._divided, self._on_node.get(node, ())))
 
     def counted(self) -> Iterable[tuple[str, Sequence[DeviceClaim]]]:
         """Yield each UID under which claims count, with these."""
         for user in tuple(self._by_user):
             yield from self._divided(user).items()
 
-    def of(self, uid: str) -> Sequence[DeviceClaim]:
-        """Return the claims that count under a UID."""
-        return self._divided(self._users.get(uid, uid)).get(uid, ())
+    def of(self, uid: str, *, namespace: str | None = None) -> Sequence[DeviceClaim]:
+        """Return the claims that count under a UID.
 
-    def _divided(self, user: str) -> Mapping[str, Sequence[DeviceClaim]]:
+        Args:
+            uid: of a pod or a claim.
+            namespace: that of a pod which is only being observed.
+        """
+        return self._divided(self._users.get(uid, uid), namespace).get(uid, ())
+
+    def _divided(
+        self, user: str, namespace: str | None = None
+    ) -> Mapping[str, Sequence[DeviceClaim]]:
         """Return by UID the claims that say they are of one pod."""
         claims = self._by_user.get(user, {}).values()
-        namespace = self._namespace_of(user) if claims else None
+        if claims and namespace is None:
+            namespace = self._namespace_of(user)
         found: dict[str, list[DeviceClaim]] = {}
         for claim in claims:
             own = found.get(user)
@@ -108,9 +116,11 @@ class ClaimHolders:
             found.setdefault(user if is_its else claim.uid, []).append(claim)
         return found
 
-    def allocation(self, uid: str, cards_of: CardsOf, *, node: str = "") -> PodAllocation:
+    def allocation(
+        self, uid: str, cards_of: CardsOf, *, node: str = "", namespace: str | None = None
+    ) -> PodAllocation:
         """Return what claims hold that count under a UID; on *node* if that is nothing."""
-        claims = self.of(uid)
+        claims = self.of(uid, namespace=namespace)
         by_card: dict[CardUuid, CardAllocation] = {}
         for claim in claims:
             for card, held in held_of_cards(claim, cards_of(claim.node)).items():

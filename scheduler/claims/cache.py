@@ -143,21 +143,25 @@ class ClaimCache:
 
     def pod_changed(self, change: Change[ObservedPod]) -> None:
         """Record a pod: it holds what its claim says, whatever its own annotations do."""
-        pod = change.object
+        pod, touched = change.object, self._holders.touched(change.uid)
         if isinstance(pod, BoundPod):
             self._forget_pending(change.uid)
             known: AnyPod = pod
-            if not self._assignments or self.holds(pod.uid):
-                allocation = self._holders.allocation(pod.uid, self._devices_of, node=pod.node)
+            allocation = self._holders.allocation(
+                pod.uid, self._devices_of, node=pod.node, namespace=pod.namespace
+            )
+            if not self._assignments or allocation.by_card:
                 known = msgspec.structs.replace(pod, allocation=allocation)
+            if change.type is not ChangeType.DELETED:
+                touched -= {pod.uid}  # what it holds is said already
         else:
             self._pending_changed(change, pod)
             known = self._explained(pod.info)
-        told = _of(change, known)
-        self._core.handlers.pod_changed(told)
-        self._on_pod(told)
+        joined = _of(change, known)
+        self._core.handlers.pod_changed(joined)
+        self._on_pod(joined)
         # What it holds counts until its claim is gone as well, as kube-scheduler counts it.
-        self._recount(self._holders.touched(change.uid))
+        self._recount(touched)
         if change.uid in self.pods and not self.holds(change.uid):
             self._on_due(change.uid)
 

@@ -262,6 +262,22 @@ async def test_a_pod_holds_what_its_claim_was_allocated_until_the_claim_is_gone(
         await until_true(lambda: held_mib(cache) == 0, what="its claim is gone")
 
 
+async def test_a_claim_of_another_namespace_takes_nothing_from_a_pod_that_was_assigned_a_card(
+    kube: KubeClient,
+) -> None:
+    await make_cluster(kube)
+    info = decode_pod_info(encode(await kube.get_object(PODS, "pod-a", namespace=NAMESPACE)))
+    assert info.need is not None
+    forged = claim_of(info.record, claim_name("pod-a"), info.need, {"train": [HOT_CARD]})
+    forged["metadata"]["namespace"] = "default"
+    async with following(kube, Wirings(both=True)) as cache:
+        before = held_mib(cache)
+
+        await create_claim(kube, allocated(forged, {"train": [HOT_CARD]}, node="n1"))
+
+        await until_true(lambda: held_mib(cache) == before + 4_000, what="it counts besides")
+
+
 async def test_claims_pods_and_nodes_are_joined_in_whatever_order_they_come(
     kube: KubeClient,
 ) -> None:

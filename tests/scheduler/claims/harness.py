@@ -266,7 +266,7 @@ class ClaimsHarness:
         limit_s: timeout of one request, in real time: none should end by it on a busy machine.
     """
 
-    def __init__(self, api: ClaimsApi, *, limit_s: float = 5.0) -> None:
+    def __init__(self, api: ClaimsApi, *, limit_s: float = 5.0, assignments: bool = False) -> None:
         self.api = api
         self.clock = VirtualClock()
         self.leads = True
@@ -275,7 +275,12 @@ class ClaimsHarness:
         self.core = SchedulerCore(strategy=lambda: Strategy.PACK, clock=self.clock)
         self.due: list[str] = []
         self.waiting = WaitingPods(self.clock)
-        self.cache = ClaimCache(self.core, on_pod=self.waiting.pod_changed, on_due=self._note)
+        self.cache = ClaimCache(
+            self.core,
+            on_pod=self.waiting.pod_changed,
+            on_due=self._note,
+            assignments=assignments,
+        )
         self.finder = Preemptor(
             self.core.ledger,
             self.core.bound_pods,

@@ -207,23 +207,38 @@ def test_a_claim_whose_owner_changes_is_counted_once() -> None:
     assert harness.free_mib("n1") == [8_000]
 
 
+@pytest.mark.parametrize("assigned", [False, True])
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
-def test_a_claim_of_another_namespace_takes_nothing_from_a_pod(order: tuple[int, ...]) -> None:
-    harness = ClaimsHarness(an_api(nodes=1))
+def test_a_claim_of_another_namespace_takes_nothing_from_a_pod(
+    order: tuple[int, ...], *, assigned: bool
+) -> None:
+    """Neither what its own claim was allocated, nor what the extender assigned to it."""
+    harness = ClaimsHarness(an_api(nodes=1), assignments=assigned)
     forged = a_claim("p", 1_000)
     forged["metadata"] |= {"namespace": "evil", "uid": "forged"}
+    pod = bound("p")
+    if assigned:
+        slices = '{"train":[{"card":"GPU-n1-0","mib":6000}]}'
+        pod["metadata"]["annotations"][names.ASSIGNMENT] = slices
+        del pod["spec"]["resourceClaims"]
+    anew = some_cards("n1", count=2, mib=8_000)
     steps = [
-        lambda: harness.see_pod(bound("p")),
-        lambda: harness.see_claim(a_claim("p")),
+        lambda: harness.see_pod(pod),
+        lambda: harness.see_node("n1", anew) if assigned else harness.see_claim(a_claim("p")),
         lambda: harness.see_claim(forged),
     ]
 
     for at in order:
         steps[at]()
-    assert harness.free_mib("n1") == [1_000]
+    assert harness.free_mib("n1")[0] == 1_000
+    known = harness.core.bound_pods.get("uid-p")
+    assert known is not None
+    assert {card: held.mib for card, held in known.allocation.by_card.items()} == {
+        "GPU-n1-0": 6_000
+    }
 
     harness.see_claim({**forged, "status": {}})
-    assert harness.free_mib("n1") == [2_000]
+    assert harness.free_mib("n1")[0] == 2_000
 
 
 def test_a_second_claim_with_the_same_owner_is_counted_beside_the_first() -> None:
