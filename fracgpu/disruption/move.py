@@ -32,6 +32,7 @@ class HoldReason(Enum):
     CARD_COOLDOWN = "a pod was moved off this card a short while ago"
     # one pod
     NOT_KNOWN = "the pod is not known to the API server"
+    CARD_GONE = "its node has not the card any more that it was assigned"
     TERMINATING = "it is terminating"
     NOT_READY = "it is not ready"
     TOO_YOUNG = "it has not been running long enough"

@@ -73,7 +73,7 @@ def _move(
     pod, cards = candidate.info, _cards_of(state, candidate.uid)
     key, mode = pod.record.key, mode_of(candidate.info)
     if not cards:
-        return HeldBack(subject=key, reason=HoldReason.NOT_KNOWN)
+        return HeldBack(subject=key, reason=HoldReason.CARD_GONE)
     if _rests(state, candidate, policy=policy, now=now):
         return HeldBack(subject=key, reason=HoldReason.GIVEN_UP)
     if any(past.spec.owner.uid == candidate.owner_uid for past in state.under_way()):
@@ -85,14 +85,10 @@ def _move(
     source = cards[0]
     reading = state.reading(source)
     busy_ratio = reading.pods.get(candidate.uid, 0.0) if reading else 0.0
-    allocation, info = (
-        state.snapshot.pods[candidate.uid].by_card[source],
-        state.snapshot.card(source),
-    )
     room = state.cool_cards.with_room(
         busy_ratio=busy_ratio,
-        model=info.card.model if info else "",
-        free_mib=allocation.mib + policy.free_margin_mib,
+        model=state.snapshot.nodes[pod.record.node].cards[source].card.model,
+        free_mib=state.snapshot.pods[candidate.uid].by_card[source].mib + policy.free_margin_mib,
     )
     expected = state.loads(policy).forecast(candidate.uid, busy_ratio)[0].reshape(room.shape)
     bearing = room & (expected <= policy.hot_ratio)
@@ -122,8 +118,10 @@ def _move(
 
 
 def _cards_of(state: DisruptionState, pod_uid: str) -> Sequence[CardUuid]:
+    """Return the cards that a pod holds and that its node still has."""
     held = state.snapshot.pods.get(pod_uid)
-    return list(held.by_card) if held else []
+    node = state.snapshot.nodes.get(held.node) if held else None
+    return [card for card in held.by_card if card in node.cards] if held and node else []
 
 
 def _rests(

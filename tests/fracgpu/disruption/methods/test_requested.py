@@ -122,6 +122,21 @@ def test_a_pod_without_a_target_is_held_and_a_move_that_ended_is_not_tried_at_on
     assert len(plan_moves(replace(asked, past=[other]), policy=ACTIVE, now=NOON).moves) == 1
 
 
+def test_a_pod_whose_card_is_in_another_node_by_now_is_held() -> None:
+    """A node that was installed anew under another name comes before the old one goes."""
+    state = a_disruption_state(
+        nodes=[a_node("n1", "GPU-new"), a_node("n3", HOT_CARD), a_node("n2", COOL_CARD)],
+        pods=[a_placed_pod("pod-a", annotations=ASKED), a_placed_pod("pod-b")],
+        readings={"GPU-new": a_reading(), HOT_CARD: a_reading()},
+    )
+
+    plan = plan_moves(state, policy=ACTIVE, now=NOON)
+
+    assert [(held.subject, held.reason) for held in plan.held] == [
+        ("ml/pod-a", HoldReason.CARD_GONE)
+    ]
+
+
 def test_a_move_whose_pod_has_left_its_card_is_outdated() -> None:
     state = a_calm_state(annotations=ASKED)
     (move,) = plan_moves(state, policy=ACTIVE, now=NOON).moves
