@@ -25,7 +25,7 @@ def read_kubeconfig(paths: str, *, context: str | None) -> dict[str, Any]:
 
     Args:
         paths: of the files, as in ``$KUBECONFIG``.
-        context: a name; None for the current one of the last file that has one.
+        context: a name; None for the current one of the first file that has one, as in kubectl.
 
     Raises:
         AccessError: a file is no kubeconfig, or the context, its cluster or its user is not there;
@@ -40,7 +40,7 @@ def read_kubeconfig(paths: str, *, context: str | None) -> dict[str, Any]:
         for kind in _LISTS:
             for name, entry in _entries(path, content, kind):
                 found[kind].setdefault(name, entry)
-        current = content.get("current-context") or current
+        current = current or content.get("current-context")
     name = context or current
     if not name:
         raise _unusable(paths, f"has no current-context; {_one_of(found['contexts'], 'contexts')}")

@@ -117,6 +117,28 @@ async def test_of_several_files_the_one_that_cannot_be_used_is_named(tmp_path: P
         await read(f"{good}{os.pathsep}{tmp_path / 'folder'}")
 
 
+async def test_of_several_files_the_first_says_which_context_is_current(tmp_path: Path) -> None:
+    """As kubectl takes it: a command of ours reaches the cluster that one of kubectl's does."""
+    none, one, other = (tmp_path / name for name in ("none", "one", "other"))
+    none.write_bytes(but(clusters=[], users=[], contexts=[], **{"current-context": ""}))
+    one.write_bytes(but())
+    server = {"server": "https://10.0.0.2:6443"}
+    other.write_bytes(
+        but(
+            clusters=[{"name": "d", "cluster": server}],
+            contexts=[{"name": "y", "context": {"cluster": "d", "user": "u"}}],
+            **{"current-context": "y"},
+        )
+    )
+
+    urls = [
+        (await read(os.pathsep.join(map(str, paths)))).url
+        for paths in ((none, one, other), (none, other, one))
+    ]
+
+    assert urls == ["https://10.0.0.1:6443", "https://10.0.0.2:6443"]
+
+
 async def test_address_token_and_authority_are_those_of_the_context(tmp_path: Path) -> None:
     authority = make_ca(name="test", now=NOON, life=timedelta(days=1)).cert_pem
     data: dict[str, Any] = {"certificate-authority-data": base64.b64encode(authority).decode()}
