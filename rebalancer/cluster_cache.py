@@ -110,6 +110,7 @@ class ClusterCache:
         self._bound_changes: dict[str, BoundPod | None] = {}
         self._bound_taken: set[str] = set()
         self._nodes: dict[str, ObservedNode] = {}
+        self._devices: dict[str, Mapping[str, CardUuid]] = {}  # by the node
         self._scheduling: SchedulingCluster | None = None
         self._index = SnapshotIndex()
         self._claimants: dict[str, _Pod] = {}
@@ -332,8 +333,7 @@ class ClusterCache:
         self._ledger.observe(self._claimed.allocation(uid, self._devices_of))
 
     def _devices_of(self, node: str) -> Mapping[str, CardUuid]:
-        known = self._nodes.get(node)
-        return {} if known is None else cards_by_device(card.uuid for card in known.cards.cards)
+        return self._devices.get(node, {})
 
     def _namespace_of(self, uid: str) -> str | None:
         pod = self._claimants.get(uid)
@@ -346,11 +346,13 @@ class ClusterCache:
         if change.type is ChangeType.DELETED:
             self._ledger.remove_node(name)
             self._nodes.pop(name, None)
+            self._devices.pop(name, None)
             return
         self._ledger.set_node(change.object.cards)
-        before = self._nodes.get(name)
         self._nodes[name] = change.object
-        if before is None or before.cards.cards != change.object.cards.cards:
+        devices = cards_by_device(card.uuid for card in change.object.cards.cards)
+        if self._devices.get(name) != devices:
+            self._devices[name] = devices
             for uid in self._claimed.on_node(name):
                 self._count_claims_of(uid)
 
