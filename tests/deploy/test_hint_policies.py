@@ -28,9 +28,17 @@ def test_they_warn_and_deny_nothing() -> None:
     assert actions(MISPLACED, labels={}) == actions(QUOTAS, labels={}) == ["Warn"]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("part", ["annotations", "labels"])
-@pytest.mark.parametrize("key", [*names.REQUEST_KEYS, "fracgpu/fraction"])
+REQUESTS = [
+    (kind, part, key)
+    for kind in KINDS
+    for part in ("annotations", "labels")
+    for key in (*names.REQUEST_KEYS, "fracgpu/fraction")
+    # As a label of a namespace it says whether its pods may be moved.
+    if (kind, part, key) != ("Namespace", "labels", names.REBALANCE)
+]
+
+
+@pytest.mark.parametrize(("kind", "part", "key"), REQUESTS)
 def test_a_request_that_no_pod_makes_is_answered_with_where_it_belongs(
     kind: str, part: str, key: str
 ) -> None:
@@ -56,7 +64,10 @@ def read_of_namespaces() -> set[str]:
         gather(list(read_documents(file.read_text())))
     keys = {key for each in selectors for key in each.get("matchLabels", {})}
     keys |= {rule["key"] for each in selectors for rule in each.get("matchExpressions", ())}
-    ours = {names.DIALECTS_LABEL, names.GRANT_TEMPLATES_LABEL, names.WIRING_LABEL}
+    ours = {
+        *(names.DIALECTS_LABEL, names.GRANT_TEMPLATES_LABEL, names.WIRING_LABEL),
+        names.REBALANCE,  # of the pods of a namespace: candidates.py
+    }
     return ours | {key for key in keys if key.startswith(names.PREFIX)}
 
 
