@@ -30,6 +30,7 @@ from fracgpu.doctor.facts import (
 )
 from fracgpu.doctor.versions import MOVES_DEFINITION
 from fracgpu.doctor.workloads import QUEUE_LABEL
+from fracgpu.errors import WireError
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from kube.client import KubeClient
 from kube.errors import Forbidden, KubeError, NotFound
@@ -148,7 +149,7 @@ class Gatherer:
             found[field] = Unread(f"no answer within {self._limit_s:g} s")
         except Forbidden as error:
             found[field] = Unread(f"this account may not read it: {error.message}")
-        except KubeError as error:
+        except (KubeError, WireError) as error:
             found[field] = Unread(str(error))
 
     def _readers(self, now: datetime) -> Mapping[str, Callable[[], Awaitable[object]]]:
@@ -171,7 +172,6 @@ class Gatherer:
             "nodes": self._lists(NODES),
             "runtime_classes": self._lists(RUNTIME_CLASSES),
             "namespace": self._system_namespace,
-            "waiting": self._lists(PODS, field_selector="status.phase=Pending"),
             "requesting": self._requesting,
             "queued": self._queued,
             "certificates": lambda: self._certificates(now),

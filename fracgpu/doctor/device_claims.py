@@ -4,8 +4,6 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Final
 
-import msgspec
-
 from fracgpu import names
 from fracgpu.cards.node_marks import shares
 from fracgpu.doctor.cures import install_again
@@ -19,15 +17,13 @@ from fracgpu.doctor.facts import (
     labels_of,
     name_of,
     named,
-    time_of,
+    waiting,
 )
 from fracgpu.doctor.finding import Check, Finding, error, warning
 from fracgpu.doctor.installation import APP_LABEL, SCHEDULER, uses_claims
 from fracgpu.doctor.ranking import ALL_AGENTS, EXTENDER_LEADER, INSTALLED, agent_on
 from fracgpu.errors import counted
-from fracgpu.k8s.pod import PodSpec
 from fracgpu.k8s.release import Release, release_of
-from fracgpu.state.pod_info import device_claim_of
 
 _SINCE: Final = Release(1, 36)
 _GATE: Final = "DRAConsumableCapacity"
@@ -96,20 +92,19 @@ def _claims(facts: Facts) -> Iterator[Finding]:
     if not uses_claims(facts):
         return
     claims = [one for one in known(facts.claims) if names.is_made_for_a_pod(name_of(one))]
-    there = {(one["metadata"]["namespace"], name_of(one)) for one in claims}
+    there = {f"{one['metadata']['namespace']}/{name_of(one)}" for one in claims}
     late = [
         pod
-        for pod in known(facts.waiting)
-        if (name := device_claim_of(msgspec.convert(pod["spec"], PodSpec)))
-        and names.GANG not in (pod["metadata"].get("annotations") or {})  # it waits for the others
-        and (pod["metadata"]["namespace"], name) not in there
-        and (made := time_of(pod["metadata"].get("creationTimestamp"))) is not None
-        and facts.now - made > _CLAIM_WITHIN
+        for pod in waiting(facts)
+        if pod.claim_key
+        and names.GANG not in pod.annotations  # it waits for the others
+        and pod.claim_key not in there
+        and pod.created_at is not None
+        and facts.now - pod.created_at > _CLAIM_WITHIN
     ]
     if late:
-        such_as = f"{late[0]['metadata']['namespace']}/{name_of(late[0])}"
         yield error(
-            f"{counted(len(late), 'pod')}, such as {such_as}, waited longer than "
+            f"{counted(len(late), 'pod')}, such as {late[0].record.key}, waited longer than "
             f"{_CLAIM_WITHIN.seconds} s for a claim that the leading scheduler makes",
             cure=f"kubectl describe pod; kubectl -n {facts.system_namespace} logs "
             f"deployment/{SCHEDULER}",

@@ -109,7 +109,6 @@ class Facts:
         node_leases: of ``kube-node-lease``, which kubelets renew.
         definitions: the CustomResourceDefinition of Moves; empty if there is none.
         namespace: the system namespace itself; empty if there is none.
-        waiting: pending pods of all namespaces.
         requesting: pods of all namespaces that have not ended and carry a key of FracGPU.
         queued: workloads of all namespaces that a queue of Kueue admits.
         device_classes: of the cluster; they and the next two count where claims are the wiring.
@@ -144,7 +143,6 @@ class Facts:
     node_leases: Objects | Unread
     runtime_classes: Objects | Unread
     namespace: Objects | Unread
-    waiting: Objects | Unread
     requesting: tuple[PodInfo, ...] | Unread
     queued: Objects | Unread
     scheduler_configurations: Mapping[str, Json] | Unread
@@ -192,6 +190,20 @@ def requests_memory(pod: Json) -> bool:
         names.GPU_MEM in ((container.get("resources") or {}).get("limits") or {})
         for container in pod.get("spec", {}).get("containers") or ()
     )
+
+
+def limits_memory(pod: PodInfo) -> bool:
+    """Report whether a container of a pod has a limit of gpu-mem."""
+    return any(names.GPU_MEM in container.limits for container in pod.record.containers)
+
+
+def waiting(facts: Facts) -> list[PodInfo]:
+    """Return the pods that carry a key of FracGPU and have not been started yet.
+
+    Raises:
+        NotKnownError: the pods could not be read.
+    """
+    return [pod for pod in known(facts.requesting) if pod.phase == "Pending"]
 
 
 def is_ready(body: Json) -> bool:

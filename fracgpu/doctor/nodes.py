@@ -19,9 +19,10 @@ from fracgpu.doctor.facts import (
     is_ready,
     known,
     labels_of,
+    limits_memory,
     name_of,
-    requests_memory,
     template_of,
+    waiting,
 )
 from fracgpu.doctor.finding import Check, Finding, error, warning
 from fracgpu.doctor.installation import (
@@ -264,7 +265,7 @@ def _words(taint: Taint) -> str:
 def _tolerated(facts: Facts) -> Iterator[Finding]:
     agent = workload_of(known(facts.daemon_sets), AGENT)
     rules = _rules(template_of(agent).get("spec", {})) if agent is not None else None
-    waiting = [pod for pod in known(facts.waiting) if requests_memory(pod)]
+    asking = [*filter(limits_memory, waiting(facts))]
     for node in _sharing(facts):
         for taint in _taints(node):
             name = name_of(node)
@@ -274,7 +275,8 @@ def _tolerated(facts: Facts) -> Iterator[Finding]:
                     cure=_tolerate(agent, taint) + f", or kubectl taint node {name} {taint.key}-",
                     breaks=[_taint_of(name)],
                 )
-            if waiting and not any(_rules(pod["spec"]).tolerates([taint]) for pod in waiting):
+            tolerating = (NodeRules(tolerations=pod.tolerations) for pod in asking)
+            if asking and not any(rules.tolerates([taint]) for rules in tolerating):
                 yield warning(
                     f"no pod that waits for a card tolerates the taint {_words(taint)} of "
                     f"node {name}",

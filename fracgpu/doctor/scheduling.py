@@ -11,10 +11,11 @@ from fracgpu.doctor.facts import (
     Json,
     NotKnownError,
     known,
+    limits_memory,
     name_of,
     named,
-    requests_memory,
     time_of,
+    waiting,
 )
 from fracgpu.doctor.finding import Check, Finding, error, warning
 from fracgpu.doctor.installation import SCHEDULER, outside, uses_claims
@@ -94,7 +95,7 @@ def _profiles_of(where: str, configuration: Json, cure: str) -> Iterator[Finding
 def _scheduler_names(facts: Facts) -> Iterator[Finding]:
     if uses_claims(facts):
         return
-    asking = [pod for pod in known(facts.waiting) if requests_memory(pod)]
+    asking = [*filter(limits_memory, waiting(facts))]
     configurations = known(facts.scheduler_configurations)
     if not asking:
         return
@@ -105,13 +106,12 @@ def _scheduler_names(facts: Facts) -> Iterator[Finding]:
         for configuration in configurations.values()
         for profile in configuration.get("profiles") or ()
     }
-    for name in sorted({pod["spec"].get("schedulerName", "") for pod in asking} - served):
-        pods = [pod for pod in asking if pod["spec"].get("schedulerName", "") == name]
-        metadata = pods[0]["metadata"]
-        such_as = f"{metadata.get('namespace')}/{metadata.get('name')}"
+    for name in sorted({pod.scheduler_name for pod in asking} - served):
+        pods = [pod for pod in asking if pod.scheduler_name == name]
         yield error(
-            f"{counted(len(pods), 'waiting pod')} with schedulerName {name}, such as {such_as}; "
-            f"the extender is asked only about pods of {', '.join(sorted(map(str, served)))}",
+            f"{counted(len(pods), 'waiting pod')} with schedulerName {name}, such as "
+            f"{pods[0].record.key}; the extender is asked only about pods of "
+            f"{', '.join(sorted(map(str, served)))}",
             cure="leave schedulerName out of the pods, or set the key schedulerName of the "
             "configuration's admission (docs/webhook.md), or add a profile of that name",
             needs=[PROFILE],

@@ -9,6 +9,7 @@ from fracgpu.doctor.facts import (
     Facts,
     annotations_of,
     known,
+    limits_memory,
     name_of,
     requests_memory,
     template_of,
@@ -44,9 +45,8 @@ def _granted(facts: Facts) -> Iterator[Finding]:
 
 def _was_not_read(pod: PodInfo) -> bool:
     """Report whether a pod requests a share, and the webhook has not seen it."""
-    asks = any(key in pod.annotations for key in (names.FRACTION, names.MEMORY)) or any(
-        names.GPU_MEM in container.limits for container in pod.record.containers
-    )
+    by_annotation = any(key in pod.annotations for key in (names.FRACTION, names.MEMORY))
+    asks = by_annotation or limits_memory(pod)
     return asks and names.GRANTED not in pod.annotations and not pod.record.terminating
 
 

@@ -147,7 +147,7 @@ def pod_info_of(pod: Pod) -> PodInfo:
     """
     meta, spec, status = pod.metadata, pod.spec, pod.status
     annotations = meta.annotations or {}
-    containers, claim = containers_of(spec), device_claim_of(spec)
+    containers, claim = containers_of(spec), _device_claim_of(spec)
     granted = granted_amounts(annotations.get(names.GRANTED, "")) if claim else {}
     if claim:
         # The webhook has put the claim in the place of the limits, and the grant still says them.
@@ -217,7 +217,7 @@ def pod_info_of(pod: Pod) -> PodInfo:
     )
 
 
-def device_claim_of(spec: PodSpec) -> str:
+def _device_claim_of(spec: PodSpec) -> str:
     """Return the name of the ResourceClaim of ours that a pod names; empty without one."""
     ours = (claim.resource_claim_name for claim in spec.resource_claims or () if _is_ours(claim))
     return next(ours, None) or ""

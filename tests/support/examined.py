@@ -21,6 +21,8 @@ from fracgpu.doctor.facts import (
 )
 from fracgpu.doctor.finding import Finding, Result
 from fracgpu.doctor.measurements import SERIES
+from fracgpu.state.pod_info import PodInfo, decode_pod_info
+from kube.objects import encode
 from simulator.demo.service_accounts import deployed
 from tests.support.gpu import a_sharing_node
 from tests.support.yaml_files import read_documents, read_yaml
@@ -167,7 +169,6 @@ def healthy(**changed: Any) -> Facts:
         "node_leases": (a_lease(NODE, NODE, namespace="kube-node-lease"),),
         "runtime_classes": (),
         "namespace": shipped("Namespace"),
-        "waiting": (),
         "requesting": (),
         "queued": (),
         "config_maps": shipped("ConfigMap"),
@@ -185,6 +186,12 @@ def healthy(**changed: Any) -> Facts:
         ),
     }
     return Facts(**copy.deepcopy({**facts, **changed}))
+
+
+def pending(*pods: Json) -> tuple[PodInfo, ...]:
+    """Return pods that have not been started yet, as they are read."""
+    status = {"status": {"phase": "Pending"}}
+    return tuple(decode_pod_info(encode(pod | status)) for pod in pods)
 
 
 def result_of(name: str, facts: Facts) -> Result:

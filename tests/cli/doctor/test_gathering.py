@@ -110,6 +110,21 @@ async def test_kube_schedulers_configuration_is_read_where_a_pod_of_ours_mounts_
     }
 
 
+async def test_a_pod_of_another_shape_leaves_the_other_facts() -> None:
+    odd = {"metadata": {"annotations": {names.FRACTION: "0.5"}}, "spec": ["nothing"]}
+
+    async def handler(request: web.Request) -> web.Response:
+        if request.path == "/version":
+            return web.json_response({"gitVersion": "v1.36.2"})
+        return web.json_response({"metadata": {}, "items": [odd] * request.path.endswith("/pods")})
+
+    async with a_server(handler) as server, connect_to(server.url) as client:
+        facts = await gathered(client)
+
+    assert isinstance(facts.requesting, Unread)
+    assert facts.nodes == ()
+
+
 async def test_the_roles_own_parsers_judge_the_configuration(kube: KubeClient) -> None:
     await configure(
         kube,

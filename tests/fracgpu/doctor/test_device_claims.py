@@ -17,6 +17,7 @@ from tests.support.examined import (
     cards_of,
     found_by,
     healthy,
+    pending,
     result_of,
     with_claims,
 )
@@ -70,7 +71,7 @@ def test_without_the_wiring_nobody_looks_for_its_objects() -> None:
         ("slices", {"card_slices": (cards_of("another"),)}, f"node {NODE} says"),
         (
             "claims",
-            {"waiting": (a_waiting_pod("late", age_s=31),)},
+            {"requesting": pending(a_waiting_pod("late", age_s=31))},
             "1 pod, such as ml/late, waited",
         ),
         ("claims", {"claims": (a_claim(claim_name("a"), "one", "two"),)}, "2 pods (one, two)"),
@@ -81,9 +82,9 @@ def test_what_is_wrong_is_named(check: str, changed: Json, observed: str) -> Non
 
 
 def test_a_pod_may_wait_a_moment_for_its_claim_and_longer_for_room() -> None:
-    young, waiting = a_waiting_pod("young", age_s=29), a_waiting_pod("long", age_s=3600)
+    pods = pending(a_waiting_pod("young", age_s=29), a_waiting_pod("long", age_s=3600))
 
-    facts = with_claims(waiting=(young, waiting), claims=(a_claim(claim_name("long")),))
+    facts = with_claims(requesting=pods, claims=(a_claim(claim_name("long")),))
 
     assert result_of("claims", facts).verdict is Verdict.FINE
 
@@ -92,7 +93,7 @@ def test_a_pod_of_a_gang_may_wait_for_the_others() -> None:
     pod = a_waiting_pod("one", age_s=3600)
     pod["metadata"]["annotations"] = {names.GANG: "train/4"}
 
-    assert result_of("claims", with_claims(waiting=(pod,))).verdict is Verdict.FINE
+    assert result_of("claims", with_claims(requesting=pending(pod))).verdict is Verdict.FINE
 
 
 def test_what_cannot_be_read_is_not_called_fine() -> None:

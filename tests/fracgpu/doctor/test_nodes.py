@@ -22,6 +22,7 @@ from tests.support.examined import (
     a_role_pod,
     found_by,
     healthy,
+    pending,
     result_of,
     shipped,
 )
@@ -340,9 +341,9 @@ def test_a_taint_that_no_waiting_pod_tolerates_is_found() -> None:
     node["spec"] = {"taints": [TAINT]}
     pod = a_gpu_pod("waits")
 
-    finding = found_by("taints", healthy(nodes=(node,), waiting=(pod,)))
+    finding = found_by("taints", healthy(nodes=(node,), requesting=pending(pod)))
     pod["spec"]["tolerations"] = [{"key": "nvidia.com/gpu", "operator": "Exists"}]
-    tolerated = healthy(nodes=(node,), waiting=(pod,))
+    tolerated = healthy(nodes=(node,), requesting=pending(pod))
 
     assert "no pod that waits for a card tolerates" in finding.observed
     assert result_of("taints", tolerated).verdict is Verdict.FINE
@@ -352,7 +353,7 @@ def test_taints_of_kubernetes_itself_are_not_told() -> None:
     node = a_node()
     node["spec"] = {"taints": [{"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}]}
 
-    facts = healthy(nodes=(node,), waiting=(a_gpu_pod("waits"),))
+    facts = healthy(nodes=(node,), requesting=pending(a_gpu_pod("waits")))
 
     assert result_of("taints", facts).verdict is Verdict.FINE
 

@@ -26,6 +26,7 @@ from tests.support.examined import (
     a_slice,
     found_by,
     healthy,
+    pending,
     profile,
     result_of,
     shipped,
@@ -365,13 +366,13 @@ def test_a_missing_profile_is_found_and_an_unseen_configuration_is_not_checked()
 def test_a_waiting_pod_of_a_scheduler_that_asks_nobody_is_found() -> None:
     ours, other = a_gpu_pod("ours"), a_gpu_pod("other", schedulerName="default-scheduler")
 
-    finding = found_by("scheduler-names", healthy(waiting=(ours, other)))
+    finding = found_by("scheduler-names", healthy(requesting=pending(ours, other)))
 
     assert "1 waiting pod with schedulerName default-scheduler" in finding.observed
     assert "default/other" in finding.observed
     assert "docs/webhook.md" in finding.cure
-    assert result_of("scheduler-names", healthy(waiting=(ours,))).verdict is Verdict.FINE
-    unseen = healthy(waiting=(other,), scheduler_configurations={})
+    assert result_of("scheduler-names", healthy(requesting=pending(ours))).verdict is Verdict.FINE
+    unseen = healthy(requesting=pending(other), scheduler_configurations={})
     assert result_of("scheduler-names", unseen).verdict is Verdict.NOT_CHECKED
 
 
