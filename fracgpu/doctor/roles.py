@@ -57,10 +57,12 @@ def _installed(facts: Facts) -> Iterator[Finding]:
     # A release whose namespace was deleted is forgotten by Helm, and only installed anew.
     again = change(configuration or {}, "--install", "--create-namespace", otherwise=KUSTOMIZE)
     again += ", with the values or images of the first installation"
-    if any(body["metadata"].get("deletionTimestamp") for body in known(facts.namespace)):
+    system = () if isinstance(facts.namespace, Unread) else facts.namespace
+    if any(body["metadata"].get("deletionTimestamp") for body in system):
         yield _being_deleted(facts, again)
         return
     if workloads_of(facts):
+        known(facts.namespace)  # or it may be about to go
         return
     if configuration is None:
         left = "" if isinstance(facts.definitions, Unread) or not facts.definitions else _LEFT
@@ -105,7 +107,6 @@ def _being_deleted(facts: Facts, again: str) -> Finding:
 
 
 def _pods_start(facts: Facts) -> Iterator[Finding]:
-    yield from _pod_security(facts)
     ours = [
         each
         for each in known(facts.pods)
@@ -133,6 +134,7 @@ def _pods_start(facts: Facts) -> Iterator[Finding]:
             breaks=[*map(pods_of, down), *(pod(name_of(each)) for each, _ in pods)],
             needs=[*map(runtime_class_of, apps)],
         )
+    yield from _pod_security(facts)
 
 
 def _pod_security(facts: Facts) -> Iterator[Finding]:

@@ -13,6 +13,7 @@ from fracgpu.doctor.facts import (
     CertificatesFact,
     Facts,
     TrustFact,
+    Unread,
     name_of,
 )
 from fracgpu.doctor.finding import Severity, Verdict
@@ -59,8 +60,8 @@ def waiting(app: str, reason: str, message: str = "", **more: Any) -> Json:
     return waits(app, state={"waiting": {"reason": reason, "message": message}}, **more)
 
 
-def pods(*bodies: Json) -> Facts:
-    return healthy(pods=bodies)
+def pods(*bodies: Json, **facts: Any) -> Facts:
+    return healthy(pods=bodies, **facts)
 
 
 def with_profile(configuration: dict[str, Any]) -> Facts:
@@ -160,6 +161,16 @@ FAULTS = {
         healthy(deployments=deployments(webhook=REFUSED)),
         ("exceeded quota: small",),
     ),
+    "no installation, by who may not read namespaces": (
+        "installed",
+        healthy(namespace=Unread("403"), deployments=(), daemon_sets=(), mutating_webhooks=()),
+        ("FracGPU is not installed",),
+    ),
+    "an image that cannot be pulled, by who may not read namespaces": (
+        "pods",
+        pods(waiting("fracgpu-webhook", "ImagePullBackOff"), namespace=Unread("403")),
+        ("pod fracgpu-webhook",),
+    ),
     "one image of all roles that cannot be pulled": (
         "pods",
         pods(*(waiting(app, "ImagePullBackOff", "no such host") for app in APPS)),
@@ -250,6 +261,13 @@ def test_a_fault_of_a_role_is_found_with_its_cure(
 
     said = f"{finding.severity.value}: {finding.observed}; cure: {finding.cure}"
     assert [word for word in words if word not in said] == []
+
+
+@pytest.mark.parametrize("check", ["installed", "pods"])
+def test_a_namespace_that_may_not_be_read_is_not_called_fine(check: str) -> None:
+    result = result_of(check, healthy(namespace=Unread("403")))
+
+    assert (result.verdict, result.unknown) == (Verdict.NOT_CHECKED, "403")
 
 
 def test_what_a_namespace_that_is_being_deleted_has_lost_is_listed_below_it() -> None:
