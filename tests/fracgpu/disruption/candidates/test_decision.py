@@ -7,12 +7,11 @@ from typing import Any
 from msgspec import structs
 
 from fracgpu import names
-from fracgpu.disruption.candidates import OWNERS, approved, make_move, shown
+from fracgpu.disruption.candidates import approved, make_move, shown
 from fracgpu.disruption.policy import RebalancerPolicy
 from fracgpu.request.need import Rebalance
 from fracgpu.state.move_object import MoveMode, MoveSpec, RequestedShare
 from fracgpu.units import Mib
-from rebalancer.moves.observer import OWNER_KINDS
 from tests.fakes.clock import NOON
 from tests.support.moves import a_beneficiary
 from tests.support.rebalancing import (
@@ -104,7 +103,3 @@ def test_once_approved_it_keeps_what_one_that_is_decided_then_does() -> None:
     assert afresh.approved
     assert afresh.reserved_until - later == decided().reserved_until - NOON
     assert afresh.source_denied_until - later == decided().source_denied_until - NOON
-
-
-def test_the_owners_that_are_moved_are_those_that_are_read() -> None:
-    assert {kind.kind: kind.group_version for kind in OWNER_KINDS.values()} == OWNERS
