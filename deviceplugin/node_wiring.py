@@ -200,7 +200,7 @@ class NodeWiring:
         self._settle_s = settle_s
         self._clock = clock
         self._on_change = on_change
-        self._told_s: float | None = None
+        self._announced_s: float | None = None
         self._withdrawn = False
         self._changed = asyncio.Event()
 
@@ -246,13 +246,13 @@ class NodeWiring:
 
     async def _look(self) -> None:
         node, wanted = self._node(), self._wanted()
-        told = wanted is not self._serving and _takes_no_pods(node)
-        if not told:
-            self._told_s = None
-        elif self._told_s is None:
-            self._told_s = self._clock.monotonic()
-        settled = self._told_s is not None and (
-            self._clock.monotonic() - self._told_s >= self._settle_s
+        announced = wanted is not self._serving and _takes_no_pods(node)
+        if not announced:
+            self._announced_s = None
+        elif self._announced_s is None:
+            self._announced_s = self._clock.monotonic()
+        settled = self._announced_s is not None and (
+            self._clock.monotonic() - self._announced_s >= self._settle_s
         )
         if settled is not self._withdrawn:
             self._withdrawn = settled

@@ -198,8 +198,8 @@ class LeaderElector:
         """
         jitter_s = self.times.retry_s * random.uniform(0.05, 0.2)  # noqa: S311
         left_s = self._observed.at_s + self._observed.lasts_s - self._clock.monotonic()
-        whole_s = self.times.retry_s
-        return (min(whole_s, left_s) if left_s > 0 else whole_s) + jitter_s
+        pause_s = self.times.retry_s
+        return (min(pause_s, left_s) if left_s > 0 else pause_s) + jitter_s
 
     async def renew_until_lost(self) -> None:
         """Renew every ``retry_s``; end only by raising.

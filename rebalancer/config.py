@@ -114,9 +114,9 @@ class Key:
         return self.meaning.replace("`", "")
 
 
-def _number(field: str, meaning: str, low: float, high: float, *, whole: bool = True) -> Key:
+def _number(field: str, meaning: str, low: float, high: float, *, integer: bool = True) -> Key:
     def read(value: object) -> object:
-        kinds = int if whole else int | float
+        kinds = int if integer else int | float
         # bool is an int to Python, and NaN fails the comparison.
         if (
             not isinstance(value, bool)
@@ -125,10 +125,10 @@ def _number(field: str, meaning: str, low: float, high: float, *, whole: bool = 
             and low <= value <= high
         ):
             return value
-        words = "a whole number" if whole else "a number"
+        words = "a whole number" if integer else "a number"
         raise ValueError(f"{_shown(value)}; want {words} from {low:g} to {high:g}")
 
-    kind = "integer" if whole else "number"
+    kind = "integer" if integer else "number"
     return Key(
         field=field,
         meaning=meaning,
@@ -254,12 +254,14 @@ KEYS: Final[Mapping[str, Key]] = {
             },
         },
     ),
-    "hotRatio": _number("hot_ratio", "busy share above which a sample is hot", 0.2, 1, whole=False),
+    "hotRatio": _number(
+        "hot_ratio", "busy share above which a sample is hot", 0.2, 1, integer=False
+    ),
     "maxInFlight": _number("max_in_flight", "moves at once", 1, 20),
     "maxPerHour": _number("max_per_hour", "moves in any hour", 1, 1000),
     "maxPerDay": _number("max_per_day", "moves in any day", 1, 10000),
     "noticeS": _number(
-        "notice_s", "seconds between a notice to the pod and its move", 0, 300, whole=False
+        "notice_s", "seconds between a notice to the pod and its move", 0, 300, integer=False
     ),
     "makeRoom": _choice("make_room", "how far it may go for a pod that waits", MakeRoom),
     "makeRoomAfterS": _number(
@@ -267,7 +269,7 @@ KEYS: Final[Mapping[str, Key]] = {
         "seconds that a pod must have been unschedulable before room is made",
         0,
         86400,
-        whole=False,
+        integer=False,
     ),
     "resetBreakersAt": Key(
         field="reset_breakers_at",

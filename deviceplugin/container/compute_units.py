@@ -86,10 +86,10 @@ def is_part(cores: int) -> bool:
 
 def mask(hardware: Sequence[CardHardware], units: Units) -> str:
     """Return the value of ``HSA_CU_MASK`` of a container with the cards *hardware*."""
-    seen = sorted(hardware, key=lambda each: each.card.index)
+    visible = sorted(hardware, key=lambda each: each.card.index)
     return ";".join(
         f"{number}:{_ranges(units[each.card.uuid])}"
-        for number, each in enumerate(seen)
+        for number, each in enumerate(visible)
         if each.card.uuid in units
     )
 

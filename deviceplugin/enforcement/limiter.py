@@ -131,7 +131,7 @@ class Limiter:
     def limits_of(self, container: Container, pod: PodInfo | None) -> tuple[Limit, ...]:
         """Return the limits that a container was promised when it was created, by its gate.
 
-        On every card where its pod insists on it or was told so, also if one cannot be limited now.
+        On every card where its pod insists on it or notes it, also if one cannot be limited now.
 
         Raises:
             EnforcementError: it was promised some, and they are not known any more.
@@ -141,8 +141,8 @@ class Limiter:
         slices = (pod.record.limits or {}).get(container.name) if pod is not None else None
         if pod is None or not slices:
             raise EnforcementError("it was promised limits, and the agent does not know its cards")
-        told = (isolation_of(pod.annotations) or {}).get(container.name)
-        if wants_kernel(pod.annotations) or told == Isolation.KERNEL.value:
+        isolation = (isolation_of(pod.annotations) or {}).get(container.name)
+        if wants_kernel(pod.annotations) or isolation == Isolation.KERNEL.value:
             return limits_of(slices)
         return self.promised(pod, slices) or limits_of(slices)
 

@@ -378,12 +378,12 @@ def _amounts_of(amounts: _Amounts, *, managed: bool) -> CardAllocation:
     return CardAllocation(
         mib=Mib(limit_mib - borrow_mib),
         borrow_mib=Mib(borrow_mib),
-        cores=_whole(amounts.get(devices.CORES, 0), most=FULL_CORES),
-        slots=_whole(amounts.get(devices.SLOTS, 1), most=_MOST_SLOTS),
+        cores=_rounded_up(amounts.get(devices.CORES, 0), most=FULL_CORES),
+        slots=_rounded_up(amounts.get(devices.SLOTS, 1), most=_MOST_SLOTS),
     )
 
 
-def _whole(amount: str | int | float, *, most: int) -> int:
+def _rounded_up(amount: str | int | float, *, most: int) -> int:
     """Return an amount rounded up; *most* if it cannot be read, or is more."""
     try:
         found = parse(amount)

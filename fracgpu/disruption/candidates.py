@@ -339,7 +339,7 @@ def _placement_rules(state: DisruptionState, candidate: PlacedPod) -> _Rules:
             need is not None and any(container.cards > 1 for container in need.containers),
             HoldReason.SEVERAL_CARDS,
         ),
-        (not state.places(pod) or not state.replaces_alike(pod), HoldReason.OTHER_SCHEDULER),
+        (not state.places(pod) or not state.keeps_wiring(pod), HoldReason.OTHER_SCHEDULER),
         (bool(candidate.unjudged), HoldReason.UNJUDGED),
         (constraints.keeps_local_data and not opted_in, HoldReason.LOCAL_DATA),
     )

@@ -233,7 +233,7 @@ class DisruptionState:
         """Report whether a pod gets what is reserved for it; any kube-scheduler gives its claim."""
         return bool(pod.device_claim) or pod.scheduler_name == self.scheduler_name
 
-    def replaces_alike(self, pod: PodInfo) -> bool:
+    def keeps_wiring(self, pod: PodInfo) -> bool:
         """Report whether a pod's replacement would get its card as it did: by a claim, or not."""
         claims = bool(pod.device_claim)
         return self.claims_in.get(pod.record.namespace, claims) is claims

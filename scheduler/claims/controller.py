@@ -112,7 +112,7 @@ class _Progress:
         failures: in a row.
         retry_s: before which nothing is written for it, after a failure.
         due_s: when it is looked at again; None for when something changes.
-        told: the last Event of each reason, and when it was written.
+        reported: the last Event of each reason, and when it was written.
         why: why it has no claim, or an open one; the newest, whether an Event says it or not.
     """
 
@@ -127,7 +127,7 @@ class _Progress:
     failures: int = 0
     retry_s: float = 0.0
     due_s: float | None = None
-    told: dict[EventReason, tuple[str, float]] = field(default_factory=dict)
+    reported: dict[EventReason, tuple[str, float]] = field(default_factory=dict)
     why: str = ""
 
 
@@ -310,7 +310,7 @@ class ClaimController:
                 f"claim {claim.name} was made by somebody else under the name that this pod was "
                 "given; its containers will not start: delete claim and pod"
             )
-            if self._tell(pod.info, EventReason.NO_CLAIM, why):
+            if self._report(pod.info, EventReason.NO_CLAIM, why):
                 self._on_outcome(ClaimOutcome.TAKEN)
         elif not claim.terminating and not await self._give_back(pod, claim, progress):
             self._inherit(claim, progress)
@@ -476,7 +476,7 @@ class ClaimController:
     async def _create(self, pod: UnboundPod, progress: _Progress) -> None:
         why = why_no_claim(pod.info)
         if why:
-            if self._tell(pod.info, EventReason.NO_CLAIM, f"no claim can be made: {why}"):
+            if self._report(pod.info, EventReason.NO_CLAIM, f"no claim can be made: {why}"):
                 self._on_outcome(ClaimOutcome.REFUSED)
             return
         found = await self._gangs.place(pod, self._threats_to)
@@ -512,12 +512,12 @@ class ClaimController:
         if not found.why:
             return
         if found.because is Because.QUOTA:
-            told = self._tell(pod.info, EventReason.QUOTA, f"no claim is made: {found.why}")
+            reported = self._report(pod.info, EventReason.QUOTA, f"no claim is made: {found.why}")
         else:
             self._cache.explain(pod, found.why)
             reason = EventReason.GANG if found.because is Because.PODS else EventReason.WAITING
-            told = self._tell(pod.info, reason, f"waiting for a card: {found.why}")
-        if told:
+            reported = self._report(pod.info, reason, f"waiting for a card: {found.why}")
+        if reported:
             self._on_outcome(ClaimOutcome.WITHHELD)
 
     def _plan(self, pod: UnboundPod, progress: _Progress) -> Plan:
@@ -553,7 +553,7 @@ class ClaimController:
     async def _write(self, pod: UnboundPod, plan: Plan, progress: _Progress) -> None:
         if plan.why and self._leads():
             self._cache.explain(pod, plan.why)
-            self._tell(pod.info, EventReason.WAITING, f"waiting for a card: {plan.why}")
+            self._report(pod.info, EventReason.WAITING, f"waiting for a card: {plan.why}")
         async with self._writes:
             await self._write_now(pod, plan, progress)
 
@@ -661,7 +661,7 @@ class ClaimController:
         why = str(error) or f"no answer within {self._limit_s:g} s"
         self._on_outcome(ClaimOutcome.FAILED)
         log.warning("claim_not_written", pod=pod.info.record.key, error=why)
-        self._tell(pod.info, EventReason.NO_CLAIM, f"the claim could not be written: {why}")
+        self._report(pod.info, EventReason.NO_CLAIM, f"the claim could not be written: {why}")
 
     # -- what is left over -----------------------------------------------------------------------
 
@@ -698,7 +698,7 @@ class ClaimController:
 
     # -- Events ----------------------------------------------------------------------------------
 
-    def _tell(self, pod: PodInfo, reason: EventReason, note: str) -> bool:
+    def _report(self, pod: PodInfo, reason: EventReason, note: str) -> bool:
         """Write an Event on a pod; report whether, as it may have had it.
 
         Not if its last one for that reason was the same, or is no minute old.
@@ -706,10 +706,10 @@ class ClaimController:
         progress = self._progress.setdefault(pod.record.uid, _Progress())
         progress.why = note
         now_s = self._clock.monotonic()
-        told, told_s = progress.told.get(reason, ("", 0.0))
-        if told and (told == note or now_s - told_s < _EVENT_AGAIN_S):
+        last, written_s = progress.reported.get(reason, ("", 0.0))
+        if last and (last == note or now_s - written_s < _EVENT_AGAIN_S):
             return False
-        progress.told[reason] = (note, now_s)
+        progress.reported[reason] = (note, now_s)
         self._event(pod.record, reason, note)
         return True
 

@@ -171,8 +171,8 @@ def _may_join(
 ) -> bool:
     """Report whether a claim may list cards beside those of better nodes."""
     # It requests the same of each card.
-    alike = borrow_in((assignment,)).keys() == borrow_in(choices.values()).keys()
-    return alike and cards_in(assignment).isdisjoint(kept)
+    equivalent = borrow_in((assignment,)).keys() == borrow_in(choices.values()).keys()
+    return equivalent and cards_in(assignment).isdisjoint(kept)
 
 
 def plan_on(node: str, choice: Assignment, *, why: str = "") -> Plan:

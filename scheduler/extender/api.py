@@ -149,17 +149,17 @@ class _IdentifiedPod(msgspec.Struct):
     metadata: _PodIdentity = msgspec.field(default_factory=_PodIdentity)
 
 
-class _WholePod(msgspec.Struct):
+class _VictimPod(msgspec.Struct):
     metadata: _PodMeta
 
 
-class _WholeVictims(msgspec.Struct, rename="pascal"):
-    pods: list[_WholePod] | None = None
+class _Victims(msgspec.Struct, rename="pascal"):
+    pods: list[_VictimPod] | None = None
 
 
 class _WirePreemptionArgs(msgspec.Struct, rename="pascal"):
     pod: msgspec.Raw
-    node_name_to_victims: dict[str, _WholeVictims] | None = None
+    node_name_to_victims: dict[str, _Victims] | None = None
     node_name_to_meta_victims: dict[str, _MetaVictims] | None = None
 
 

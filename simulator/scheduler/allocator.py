@@ -232,10 +232,10 @@ def _rounded(wanted: str | None, capacity: Json) -> str:
     over = (amount - least) % step if step else Fraction(0)
     if not over:
         return quantity.canonical(wanted)
-    whole = amount + step - over
-    if whole % _KIBI:
-        return quantity.canonical(str(whole.numerator))
-    return quantity.canonical(f"{whole / _KIBI}Ki")
+    rounded = amount + step - over
+    if rounded % _KIBI:
+        return quantity.canonical(str(rounded.numerator))
+    return quantity.canonical(f"{rounded / _KIBI}Ki")
 
 
 def nodes_of(allocation: Json) -> Iterator[str]:

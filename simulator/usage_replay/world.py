@@ -247,10 +247,10 @@ class ReplayedWorld:
         if number != self._span:
             means = {
                 uid: (
-                    fmean(used for used, _ in seen),
-                    2 * sum(full for _, full in seen) > len(seen),
+                    fmean(used for used, _ in uses),
+                    2 * sum(full for _, full in uses) > len(uses),
                 )
-                for uid, seen in self._in_span.items()
+                for uid, uses in self._in_span.items()
             }
             self._loads.keep(self._span, means, self._policy)
             self._span, self._in_span = number, {}

@@ -54,12 +54,12 @@ class Scan:
     Attributes:
         clients: by card's address and pid.
         in_queues: processes that may use queues of ROCm.
-        whole: every process could be read.
+        complete: every process could be read.
     """
 
     clients: Mapping[str, Mapping[int, tuple[Client, ...]]] = field(default_factory=dict)
     in_queues: frozenset[int] = frozenset()
-    whole: bool = True
+    complete: bool = True
 
 
 def scan(proc_root: Path, *, late: Callable[[], bool]) -> Scan:
@@ -67,7 +67,7 @@ def scan(proc_root: Path, *, late: Callable[[], bool]) -> Scan:
 
     Args:
         proc_root: the host's /proc.
-        late: whether it is time to stop; what was found until then is not whole.
+        late: whether it is time to stop; what was found until then is not complete.
 
     Raises:
         OSError: the processes cannot be listed.
@@ -75,18 +75,18 @@ def scan(proc_root: Path, *, late: Callable[[], bool]) -> Scan:
     clients: dict[str, dict[int, tuple[Client, ...]]] = defaultdict(dict)
     in_queues: set[int] = set()
     counted: set[tuple[str, int]] = set()
-    whole = True
+    complete = True
     names = [entry.name for entry in proc_root.iterdir()]
     for pid in sorted(int(name) for name in names if name.isdecimal()):
         if late():
-            whole = False
+            complete = False
             break
         try:
             found, queues = _of_process(proc_root / str(pid), late)
         except (FileNotFoundError, ProcessLookupError, NotADirectoryError):  # it has ended
             continue
         except OSError:
-            whole = False
+            complete = False
             continue
         if queues:
             in_queues.add(pid)
@@ -99,7 +99,7 @@ def scan(proc_root: Path, *, late: Callable[[], bool]) -> Scan:
             }
             counted |= {(address, each) for each in first}
             clients[address][pid] = tuple(first.values())
-    return Scan(clients=clients, in_queues=frozenset(in_queues), whole=whole)
+    return Scan(clients=clients, in_queues=frozenset(in_queues), complete=complete)
 
 
 def _path_of(link: str) -> str:
@@ -190,7 +190,7 @@ class Shares:
         elapsed_ns = (now_s - self._at_s) * _NS_PER_S if self._at_s is not None else 0.0
         before = self._busy_ns
         # A process that could not be read this time may be there the next time.
-        now: dict[tuple[str, int], int] = {} if scanned.whole else dict(before)
+        now: dict[tuple[str, int], int] = {} if scanned.complete else dict(before)
         found: dict[str, list[CardProcess]] = defaultdict(list)
         for address, by_pid in scanned.clients.items():
             for pid, clients in sorted(by_pid.items()):
@@ -212,7 +212,7 @@ class Shares:
 
 def held_bytes(scanned: Scan, address: str) -> tuple[int | None, ...] | None:
     """Return the bytes that each process holds of a card; None where not every one is known."""
-    if not scanned.whole:
+    if not scanned.complete:
         return None
     return tuple(map(_held, scanned.clients.get(address, {}).values()))
 

@@ -141,7 +141,7 @@ class AmdReader(Cards):
                     reserved_mib=_mib_up(memory.reserved),
                 ),
                 processes=processes.get(address, ()),
-                processes_known=scanned is not None and scanned.whole,
+                processes_known=scanned is not None and scanned.complete,
             )
         return CardSamples(samples=samples, errors=errors)
 
@@ -243,7 +243,7 @@ class AmdReader(Cards):
         except (OSError, StuckError) as error:
             self._set_problem(str(error))
             return None
-        self._set_problem(None if scanned.whole else "not every process can be read")
+        self._set_problem(None if scanned.complete else "not every process can be read")
         return scanned
 
     def _set_problem(self, problem: str | None) -> None:

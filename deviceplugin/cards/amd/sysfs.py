@@ -35,7 +35,7 @@ _MAX_CHARS: Final = 4096
 _MAX_NAME_CHARS: Final = 64
 _MAKER: Final = "AMD"
 _FULL_PERCENT: Final = 100
-_WHOLE: Final = {"current_compute_partition": "SPX", "current_memory_partition": "NPS1"}
+_UNPARTITIONED: Final = {"current_compute_partition": "SPX", "current_memory_partition": "NPS1"}
 # A card has at most this many sensors of a kind.
 _MOST_SENSORS: Final = 8
 _MILLI, _MICRO, _MEGA = 1e-3, 1e-6, 1e6
@@ -123,10 +123,10 @@ def inspect(device: Device) -> Found:
         NotShareableError: it cannot be shared.
         UnreadableError: it does not answer.
     """
-    for file, whole in _WHOLE.items():
+    for file, wanted in _UNPARTITIONED.items():
         mode = _if_there(device.folder / file)
-        if mode is not None and mode != whole:
-            reason = f"it is partitioned ({file} is {mode or 'empty'}, not {whole}), "
+        if mode is not None and mode != wanted:
+            reason = f"it is partitioned ({file} is {mode or 'empty'}, not {wanted}), "
             raise NotShareableError(f"{reason}and FracGPU does not share partitions")
     total_bytes = _required(device.folder / "mem_info_vram_total")
     if not total_bytes:

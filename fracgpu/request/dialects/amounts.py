@@ -106,20 +106,20 @@ def memory_bytes(text: str, *, field: str) -> Mib:
     return Mib(mib)
 
 
-def part_of_card(text: str, *, field: str, whole: bool = False) -> Fraction:
-    """Parse a decimal with ``0 < share < 1`` exactly, or up to 1 with *whole*; no percent.
+def part_of_card(text: str, *, field: str, up_to_one: bool = False) -> Fraction:
+    """Parse a decimal with ``0 < share < 1`` exactly, or up to 1 with *up_to_one*; no percent.
 
     Raises:
         RequestError: *text* is not such a decimal.
     """
-    most = "at most 1" if whole else "below 1"
+    most = "at most 1" if up_to_one else "below 1"
     wanted = f"a share of one card above 0 and {most}, e.g. '0.5'"
     try:
         share = parse_share(text, field=field)
     except RequestError as error:
         hint = error.hint if error.hint.startswith("write '0.") else ""
         raise RequestError(field=field, found=text, wanted=wanted, hint=hint) from error
-    if share == 1 and not whole:
+    if share == 1 and not up_to_one:
         hint = 'write fracgpu.io/fraction: "1" for a whole card'
         raise RequestError(field=field, found=text, wanted=wanted, hint=hint)
     if text.endswith("%"):

@@ -92,7 +92,7 @@ def _with_portion(pod: PodForDialects, request: ForeignRequest) -> tuple[Foreign
     text = pod.annotations.get(key)
     if text is None or request.share is None:
         return request, ""
-    limit_share = part_of_card(text, field=annotation_field(key), whole=True)
+    limit_share = part_of_card(text, field=annotation_field(key), up_to_one=True)
     asked = pod.annotations[FRACTION]
     refuse_below(limit_share, request.share, key=key, found=text, asked=asked)
     more = limit_share if limit_share > request.share else None
