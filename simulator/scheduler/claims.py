@@ -108,6 +108,10 @@ class PodClaims:
         allocations = None if claims is None else allocated_on(claims, node, self.devices())
         if claims is None or allocations is None:
             raise ClaimsChangedError("its claims have changed since a node was chosen")
+        if len({claim["metadata"]["uid"] for claim in claims}) < len(claims):
+            raise ClaimsChangedError(
+                "add reservation to claim: Duplicate value: it names one twice"
+            )
         meta = pod["metadata"]
         consumer = {"resource": "pods", "name": meta["name"], "uid": meta["uid"]}
         for claim, allocation in zip(claims, allocations, strict=True):

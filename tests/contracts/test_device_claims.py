@@ -241,6 +241,21 @@ async def test_a_claim_in_use_is_deleted_when_its_pod_has_gone(cluster: Cluster)
     await until(lambda: is_gone(cluster, "c"), what="the claim is gone")
 
 
+async def test_a_pod_that_names_one_claim_twice_is_never_bound(cluster: Cluster) -> None:
+    await cluster.publish(a_device("gpu-a"))
+    await cluster.claim("c", a_request())
+    body = a_pod_with_claim("p", "c", nodeSelector={"kubernetes.io/hostname": cluster.node})
+    body["spec"]["resourceClaims"].append({"name": "again", "resourceClaimName": "c"})
+    await cluster.kube.create(PODS, body, namespace=cluster.namespace)
+
+    async def reserved_twice() -> bool:
+        return "Duplicate value" in (await cluster.refused("p")).get("message", "")
+
+    await until(reserved_twice, what="it cannot be reserved for the pod twice")
+    assert (await cluster.refused("p"))["reason"] == "SchedulerError"
+    assert "nodeName" not in (await cluster.found("p"))["spec"]
+
+
 async def test_a_claim_goes_with_the_pod_that_owns_it(cluster: Cluster) -> None:
     await cluster.publish(a_device("gpu-a"))
     pod = await cluster.pod("p", "c")
