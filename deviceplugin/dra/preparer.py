@@ -38,7 +38,7 @@ log = structlog.get_logger()
 
 # Kubelet waits 45 s for an answer, and asks again only a minute after a refusal. So what comes soon
 # is waited for: the pod in our copy, the last pod's end, the API server.
-_PATIENCE_S: Final = 25.0
+_LONGEST_WAIT_S: Final = 25.0
 _POLL_S: Final = 0.1
 _PAUSE_S: Final = 1.0
 
@@ -105,7 +105,7 @@ class Preparer(Claims):
         try:
             if (problem := await self._runtime.check()) is not None:
                 raise self._refuse("runtime_unknown", problem)
-            end_s = began_s + _PATIENCE_S
+            end_s = began_s + _LONGEST_WAIT_S
             found = await self._read(claim, end_s=end_s)
             pod, use = await self._checked(found, end_s=end_s)
             return await self._hand_over(found, pod, use)

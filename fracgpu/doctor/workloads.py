@@ -37,8 +37,9 @@ def _granted(facts: Facts) -> Iterator[Finding]:
         yield error(
             f"{_such_as(pods)} that the webhook has not read, such as one from before FracGPU was "
             "installed: whether it runs or waits, it gets no card",
-            cure=f"{create_anew(pods[0])}; if that changes nothing, the chart's "
-            "webhook.namespaceSelector or webhook.objectSelector leaves it out",
+            cure=f"{create_anew(pods[0])}; if that changes nothing, it is left out: by the chart's "
+            "webhook.namespaceSelector or webhook.objectSelector, or by excludedNamespaces of the "
+            "configuration's admission",
             needs=[WEBHOOK_REGISTERED, INSTALLED],
         )
 

@@ -63,6 +63,7 @@ def test_a_pod_that_the_webhook_has_not_read_is_named_with_what_gives_it_a_card(
     assert finding.observed.startswith("pod ml/old requests a share that the webhook has not read")
     assert finding.cure.startswith(cure)
     assert "webhook.namespaceSelector" in finding.cure
+    assert "excludedNamespaces" in finding.cure
 
 
 def test_many_such_pods_are_one_finding() -> None:
