@@ -274,6 +274,17 @@ async def test_a_claim_that_a_user_made_before_is_refused_at_once(tmp_path: Path
     assert rig.starts("claim_refused") == 1
 
 
+async def test_a_claim_that_is_reserved_for_a_pod_that_does_not_name_it_is_refused_at_once(
+    tmp_path: Path,
+) -> None:
+    pod = pod_body(need=None, claims={"cards": "other"}, uses=[("a", "cards", "first")])
+    rig = await a_rig(tmp_path, pod, claims=[a_users_claim(pod)])
+
+    assert "pod train-0 does not name claim mine" in await rig.refusal(named("mine"))
+
+    assert (list(rig.held.claims), rig.clock.monotonic()) == ([], 0)
+
+
 @pytest.mark.parametrize(
     ("claims", "text"),
     [([], "is gone"), ([OTHER], f"is another one now, with UID {OTHER}")],
