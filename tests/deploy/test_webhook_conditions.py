@@ -145,6 +145,23 @@ def test_an_update_that_leaves_the_template_is_not_asked_about(*, cron: bool) ->
     assert who(WORKLOADS, other, workload) == ["workloads"]
 
 
+@pytest.mark.parametrize("part", ["annotations", "labels"])
+def test_an_update_of_a_pod_is_asked_about_where_it_changes_what_is_read(part: str) -> None:
+    """What ends a pod is not: a Job's controller takes its finalizer off while we are down."""
+    pod = a_pod(notes=(KEY, "team"))
+    ended = {**pod, "metadata": {**pod["metadata"], "finalizers": [], "ownerReferences": []}}
+    ended["metadata"][part] = {**pod["metadata"].get(part, {}), "team": "other"}
+    gated = {**pod, "spec": {**pod["spec"], "nodeSelector": {"zone": "a"}}}
+    assert who(PODS, ended, pod) == []
+    assert who(PODS, gated, pod) == ["pods"]
+    for key in (KEY, "fracgpu.io/fractoin", "FracGPU.io/fraction", "fracgpu/fraction"):
+        noted = {**pod, "metadata": {**pod["metadata"], part: {KEY: "1", key: "0.5"}}}
+        if part == "annotations" or key.startswith("fracgpu.io/"):
+            assert who(PODS, noted, a_pod()) == who(PODS, noted, pod) == ["pods"], key
+    bare = {**pod, "metadata": {"name": "p", "annotations": {"fracgpu.io/rebalance": "never"}}}
+    assert who(PODS, bare, pod) == ["pods"], "a key that is removed"
+
+
 def test_a_request_on_the_workload_itself_is_asked_about_so_that_its_author_is_warned() -> None:
     plain = a_workload(a_pod(), notes=("team",))
     for part in ("annotations", "labels"):

@@ -80,6 +80,12 @@ async def test_workloads_are_refused_where_their_author_types_them(
             answer = await kubectl.ask("annotate", "cronjob", "m", f"{key}=8Gi")
             assert answer.ok
             assert f"Warning: metadata.annotations['{key}'] has no effect" in answer.error
+
+        pod = named(a_pod(fraction="0.5"), "of-a-job")
+        pod["metadata"]["finalizers"] = ["batch.kubernetes.io/job-tracking"]
+        await kubectl("create", "-f-", stdin=pod)
+        said = await kubectl.refused("label", "pod", "of-a-job", "fracgpu.io/fraction=0.5")
+        assert "write the annotation fracgpu.io/fraction" in said
     # Without the webhook: objects without requests, and unchanged templates, are admitted.
     bare = workloads()["Deployment"] | {"metadata": {"name": "bare"}}
     assert "created" in await kubectl("apply", "-f-", stdin=bare)
@@ -88,6 +94,9 @@ async def test_workloads_are_refused_where_their_author_types_them(
     await kubectl("patch", "deployment", "w", "-p", patch)
     change = workloads(fraction="0.25")["Deployment"]
     assert "failed calling webhook" in await kubectl.refused("apply", "-f-", stdin=change)
+    await kubectl("patch", "pod", "of-a-job", "-p", '{"metadata": {"finalizers": null}}')
+    said = await kubectl.refused("annotate", "pod", "of-a-job", "fracgpu.io/rebalance=never")
+    assert "failed calling webhook" in said
 
 
 async def test_an_alert_tells_of_calls_that_kube_apiserver_could_not_make(
