@@ -13,6 +13,7 @@ Source: pkg/scheduler/schedule_one.go (bindingCycle, handleBindingCycleError), 1
 gate NominatedNodeNameForExpectation, on by default from 1.35.
 """
 
+from collections import OrderedDict
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
@@ -27,6 +28,8 @@ log = structlog.get_logger()
 
 # kube-scheduler's plugin VolumeBinding gives up after ten minutes by default (bindTimeoutSeconds).
 NOMINATION_LIMIT: Final = timedelta(minutes=11)
+
+_MOST_REFUSED: Final = 100_000  # about as many pods as a cluster has
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,15 +47,19 @@ class Nominations:
     Args:
         cards: selects the cards of a pod on its node.
         clock: bounds a nomination.
+        most_refused: of how many pods it is remembered that they did not fit.
     """
 
-    def __init__(self, cards: CardSelector, clock: Clock) -> None:
+    def __init__(
+        self, cards: CardSelector, clock: Clock, *, most_refused: int = _MOST_REFUSED
+    ) -> None:
         self._cards = cards
+        self._most_refused = most_refused
         self._ledger = cards.ledger
         self._clock = clock
         self._observed: dict[str, _Nomination] = {}
         self._new: dict[str, PodInfo] = {}
-        self._refused: set[str] = set()
+        self._refused: OrderedDict[str, None] = OrderedDict()
 
     def see(self, pod: PodInfo) -> None:
         """Take note of a pending pod as the API server shows it now."""
@@ -72,15 +79,19 @@ class Nominations:
         """Forget a pod that is bound or gone."""
         self._observed.pop(uid, None)
         self._new.pop(uid, None)
-        self._refused.discard(uid)
+        self._refused.pop(uid, None)
 
     def filtered(self, pod: PodInfo, *, fits: bool) -> None:
         """Take note that kube-scheduler has asked about a pod, and whether it was given a node."""
         uid = pod.record.uid
         if not fits:
-            self._refused.add(uid)
+            # A pod that was deleted before the answer is never forgotten otherwise.
+            self._refused[uid] = None
+            self._refused.move_to_end(uid)
+            if len(self._refused) > self._most_refused:
+                self._refused.popitem(last=False)
             return
-        self._refused.discard(uid)
+        self._refused.pop(uid, None)
         if self._observed.pop(uid, None) is not None:
             self.see(pod)
             self.count()

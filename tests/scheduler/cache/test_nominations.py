@@ -1,8 +1,10 @@
 """A pod that kube-scheduler has nominated to a node holds its card there, for a limited time."""
 
+from dataclasses import replace
+
 import pytest
 
-from scheduler.cache.nominations import NOMINATION_LIMIT
+from scheduler.cache.nominations import NOMINATION_LIMIT, Nominations
 from scheduler.extender.api import FilterResult
 from tests.scheduler.harness import Harness, silence
 from tests.support.gpu import some_cards
@@ -104,6 +106,21 @@ def test_a_nomination_for_which_preemption_makes_room_holds_nothing() -> None:
     cluster.delete("q")
 
     assert fits(cluster, "r")
+
+
+def test_of_those_that_did_not_fit_only_the_last_are_remembered() -> None:
+    """A pod that is deleted before the answer about it would be remembered for ever."""
+    cluster = Harness("n", cards=1)
+    nominations = Nominations(cluster.cards, cluster.clock, most_refused=1)
+    first, last = pods = [cluster.create(name, mib=1000) for name in ("first", "last")]
+    for pod in pods:
+        nominations.filtered(pod, fits=False)
+    for pod in pods:
+        nominations.see(replace(pod, nominated_node="n"))
+
+    nominations.count()
+
+    assert cluster.ledger.assumed.keys() == {first.record.uid}, last
 
 
 async def test_a_nomination_lapses_and_is_not_renewed_by_writing_it_again() -> None:
