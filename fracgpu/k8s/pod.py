@@ -170,11 +170,13 @@ class ContainerState(msgspec.Struct):
     waiting: Waiting | None = None
 
 
-class ContainerStatus(msgspec.Struct):
+class ContainerStatus(msgspec.Struct, rename="camel"):
     """The status of a container."""
 
     name: str = ""
     state: ContainerState | None = None
+    resources: Resources | None = None
+    allocated_resources: Amounts | None = None
     container_id: str = msgspec.field(default="", name="containerID")
 
 

@@ -4,11 +4,14 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
+
+import msgspec
 
 from fracgpu.caching import cached
 from fracgpu.k8s.container import ContainerKind, ContainerSpec, pod_resource_sum
-from fracgpu.k8s.pod import Amounts
+from fracgpu.k8s.pod import Amounts, ContainerStatus, Pod, containers_of
 from fracgpu.k8s.quantity import cpu_milli, parse_or_zero
 from fracgpu.units import BYTES_PER_MIB
 
@@ -25,6 +28,9 @@ NO_REQUESTS: Final[Requests] = ()
 # IsSupportedPodLevelResource in staging/src/k8s.io/component-helpers/resource/helpers.go.
 _POD_LEVEL: Final = (CPU, MEMORY)
 _HUGE_PAGES: Final = "hugepages-"
+
+RESIZES: Final = "PodResize"
+"""What the conditions of a pod that is resized begin with: PodResizePending, InProgress."""
 
 UNBOUNDED: Final = 2**62
 """The largest amount that is distinguished from others; also stands for any amount."""
@@ -82,6 +88,38 @@ def node_host(allocatable: Amounts) -> HostResources:
     return HostResources(
         cpu_milli=found[CPU], memory_mib=found[MEMORY] // BYTES_PER_MIB, pods=found[PODS]
     )
+
+
+def requests_of(pod: Pod) -> Requests:
+    """Return what a pod requests, as kube-scheduler counts it.
+
+    While a container is resized the largest of what it requests, was allocated and has counts; what
+    its node can never give it does not. Source: AggregateContainerRequests in
+    staging/src/k8s.io/component-helpers/resource/helpers.go.
+    """
+    spec, containers = pod.spec, containers_of(pod.spec)
+    resize = [one for one in pod.status.conditions or () if one.type.startswith(RESIZES)]
+    if resize:
+        wanted = all(one.reason != "Infeasible" for one in resize)
+        statuses = {one.name: one for one in pod.status.of_containers}
+        containers = tuple(
+            _while_resized(one, statuses[one.name], wanted=wanted) if one.name in statuses else one
+            for one in containers
+        )
+    pod_level = spec.resources.requests if spec.resources else None
+    return pod_requests(containers, overhead=spec.overhead, pod_level=pod_level)
+
+
+def _while_resized(
+    container: ContainerSpec, status: ContainerStatus, *, wanted: bool
+) -> ContainerSpec:
+    has, allocated = status.resources and status.resources.requests, status.allocated_resources
+    counted: dict[str, str] = {}
+    for amounts in (container.requests if wanted else None, has, allocated):
+        for name, quantity in (amounts or {}).items():
+            both = counted.get(name, "0"), str(quantity)
+            counted[name] = max(both, key=partial(amount_of, name))
+    return msgspec.structs.replace(container, requests={**container.requests, **counted})
 
 
 def pod_requests(

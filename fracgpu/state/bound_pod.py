@@ -21,14 +21,23 @@ from fracgpu.caching import cached
 from fracgpu.cards.card import CardUuid
 from fracgpu.errors import RequestError, WireError, decode_wire
 from fracgpu.k8s.container import ContainerKind, ContainerSpec, init_container_kind
-from fracgpu.k8s.pod import has_ended
-from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources, pod_host, pod_requests
+from fracgpu.k8s.pod import decode_pod, has_ended
+from fracgpu.k8s.resources import (
+    NO_HOST_RESOURCES,
+    RESIZES,
+    HostResources,
+    pod_host,
+    pod_requests,
+    requests_of,
+)
 from fracgpu.request.language import parse_models
 from fracgpu.state.allocation import CardAllocation, allocations_by_card, read_assignment
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from fracgpu.state.resize import is_answered, read_resize
 from fracgpu.state.snapshot import PodAllocation, allocation_of
 from fracgpu.units import Mib
+
+_RESIZES: Final = f'"{RESIZES}'.encode()  # of very few pods the status is decoded
 
 _NO_LABELS: Final[Mapping[str, str]] = MappingProxyType({})
 _NO_AMOUNTS: Final[Mapping[str, str]] = MappingProxyType({})
@@ -152,6 +161,8 @@ def decode_bound_pod(body: bytes) -> BoundPod | None:
         spec.overhead,
         spec.resources.requests if spec.resources else None,
     )
+    if _RESIZES in body:
+        host = pod_host(requests_of(decode_pod(body)))
     uid, node = meta.uid, sys.intern(spec.node_name)
     problem = ""
     holds = PodAllocation(pod_uid=uid, node=node, by_card={})

@@ -18,7 +18,7 @@ from fracgpu.k8s.pod import (
     containers_of,
     decode_pod,
 )
-from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources, pod_host, pod_requests
+from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources, pod_host, requests_of
 from fracgpu.k8s.scheduling.preferences import has_preferences
 from fracgpu.request.grant import need_from_limits
 from fracgpu.request.grant_note import (
@@ -178,13 +178,7 @@ def pod_info_of(pod: Pod) -> PodInfo:
         ),
         need=as_granted(need, granted) if need and claim else need,
         need_problem=need_problem,
-        host=pod_host(
-            pod_requests(
-                containers,
-                overhead=spec.overhead,
-                pod_level=spec.resources.requests if spec.resources else None,
-            )
-        ),
+        host=pod_host(requests_of(pod)),
         phase=status.phase,
         ready=ready is not None,
         ready_at=ready.last_transition_time if ready else None,

@@ -14,8 +14,8 @@ from fracgpu.errors import decode_wire
 from fracgpu.k8s.container import ContainerKind, init_container_kind
 from fracgpu.k8s.node import Taint
 from fracgpu.k8s.node_affinity import ANY_NODE, NodeRules, read_node_rules
-from fracgpu.k8s.pod import Pod, PodSpec, Volume, containers_of
-from fracgpu.k8s.resources import NO_REQUESTS, Requests, pod_requests
+from fracgpu.k8s.pod import Pod, PodSpec, Volume
+from fracgpu.k8s.resources import NO_REQUESTS, Requests, requests_of
 from fracgpu.k8s.scheduling.terms import PodTerm, SpreadConstraint, read_pod_terms, read_spread
 
 RESOURCE_CLAIMS: Final = "resourceClaims"
@@ -102,7 +102,7 @@ def _constraints(pod: Pod) -> SchedulingConstraints:
         affinity=_bytes(spec.affinity),
         tolerations=_bytes(spec.tolerations),
         spread=_bytes(spec.topology_spread_constraints),
-        requests=_requests(spec),
+        requests=requests_of(pod),
         ports=_ports(spec),
         volumes=frozenset(spec.volumes or ()),
         resource_claims=bool(spec.resource_claims),
@@ -153,14 +153,6 @@ def _shared(  # noqa: PLR0913 - the parts of a spec, each hashable
 def _bytes(raw: msgspec.Raw) -> bytes:
     found = bytes(raw)
     return b"" if found == b"null" else found
-
-
-def _requests(spec: PodSpec) -> Requests:
-    return pod_requests(
-        containers_of(spec),
-        overhead=spec.overhead,
-        pod_level=spec.resources.requests if spec.resources else None,
-    )
 
 
 def _ports(spec: PodSpec) -> tuple[HostPort, ...]:

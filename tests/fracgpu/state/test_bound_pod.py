@@ -57,6 +57,43 @@ def test_it_holds_what_the_whole_pod_holds() -> None:
     assert found.host == HostResources(cpu_milli=1750, memory_mib=1152, pods=1)
 
 
+@pytest.mark.parametrize(
+    ("conditions", "wants", "cpu_milli"),
+    [
+        ({}, "5", 5250),
+        ({"PodResizePending": "Deferred"}, "5", 5250),
+        ({"PodResizePending": "Infeasible"}, "5", 3250),
+        ({"PodResizeInProgress": ""}, "1", 3250),
+        ({"PodResizeInProgress": "", "PodResizePending": "Infeasible"}, "5", 3250),
+    ],
+    ids=str,
+)
+def test_a_resize_that_the_node_can_never_grant_does_not_count_and_no_other_before_it_is_done(
+    conditions: dict[str, str], wants: str, cpu_milli: int
+) -> None:
+    """Otherwise whoever may resize a pod could keep gangs and preemption off its node."""
+    pod = bound()
+    pod["spec"]["containers"][0]["resources"]["requests"]["cpu"] = wants
+    pod["status"]["conditions"] = [
+        {"type": kind, "status": "True", "reason": reason} for kind, reason in conditions.items()
+    ]
+    pod["status"]["containerStatuses"] = [
+        {
+            "name": "train",
+            "allocatedResources": {"cpu": "2500m"},
+            "resources": {"requests": {"cpu": "3"}},
+        }
+    ]
+    body = json.dumps(pod).encode()
+
+    found = decode_bound_pod(body)
+
+    assert found is not None
+    assert found.host == HostResources(cpu_milli=cpu_milli, memory_mib=1152, pods=1)
+    assert decode_pod_info(body).host == found.host
+    assert dict(scheduling_constraints_of(decode_pod(body)).requests)["cpu"] == cpu_milli
+
+
 def test_a_pod_without_a_node_is_not_bound() -> None:
     body = json.dumps(a_gpu_pod("p")).encode()
 
