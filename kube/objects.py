@@ -6,13 +6,24 @@ the generated models of kubernetes-asyncio are never built.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 Raw = msgspec.Raw
 _T = TypeVar("_T")
+
+
+_LEVELS: Final = 64
+_SPARE: Final = (b"[" * 500, b"]" * 500)  # how deep the stack may be when a part of it is decoded
+_ESCAPES: Final = re.compile(
+    rb"\\(?:u[dD][89abAB]%(hex)s\\u[dD][c-fC-F]%(hex)s|(?P<half>u[dD][89a-fA-F]%(hex)s)|.)"
+    % {b"hex": rb"[0-9a-fA-F]{2}"},
+    re.DOTALL,
+)
+_BRACKETS: Final = re.compile(rb'(?:[^"{}\[\]]++|"[^"\\]*+(?:\\.[^"\\]*+)*+")*+[{}\[\]]', re.DOTALL)
 
 
 class ObjectKey(msgspec.Struct, frozen=True, order=True, gc=False):
@@ -102,6 +113,38 @@ class ObjectList:
 
     resource_version: str
     items: list[msgspec.Raw]
+
+
+def readable(body: bytes) -> bytes:
+    """Return what the API server sent, such that decoders, which recurse, read all parts of it.
+
+    The API server gives back what users wrote into a pod's ``managedFields`` or a claim's
+    parameters for another driver: ten thousand levels, and halves of surrogate pairs. In such an
+    object null stands for what is nested more than 64 levels deep, where nothing is that we read,
+    and U+FFFD for a half.
+    """
+    try:
+        msgspec.json.decode(b"".join((_SPARE[0], body, _SPARE[1])), type=msgspec.Raw)
+    except (ValueError, RecursionError):
+        return _ESCAPES.sub(_whole, _shallow(body))
+    return body
+
+
+def _whole(escape: re.Match[bytes]) -> bytes:
+    return b"\\ufffd" if escape["half"] else escape[0]
+
+
+def _shallow(body: bytes) -> bytes:
+    kept, depth, begin = bytearray(), 0, 0
+    for found in _BRACKETS.finditer(body):
+        bracket = found.end() - 1
+        depth += 1 if body[bracket] in b"{[" else -1
+        if depth == _LEVELS + 1 and body[bracket] in b"{[":
+            kept += body[begin:bracket] + b"null"
+            begin = len(body)
+        elif depth == _LEVELS and body[bracket] in b"}]":
+            begin = bracket + 1
+    return bytes(kept + body[begin:])
 
 
 def decode(body: bytes | msgspec.Raw, wanted: type[_T]) -> _T:

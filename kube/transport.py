@@ -14,7 +14,7 @@ from urllib.request import getproxies, proxy_bypass
 import aiohttp
 
 from kube.errors import Cause, KubeDecodeError, KubeError, Unavailable, error_from_status
-from kube.objects import Status, StatusDetails, VersionInfo, decode, encode
+from kube.objects import Status, StatusDetails, VersionInfo, decode, encode, readable
 
 if TYPE_CHECKING:
     import ssl
@@ -134,7 +134,7 @@ class ApiTransport:
         """
         with_limit = aiohttp.ClientTimeout(total=timeout_s, sock_connect=_CONNECT_LIMIT_S)
         async with self._answer(verb, path, query, body, content_type, with_limit) as response:
-            return await response.read()
+            return readable(await response.read())
 
     async def version(self, *, timeout_s: float) -> ServerVersion:
         """Return the API server's version and time; everybody may ask for them.
@@ -178,7 +178,7 @@ class ApiTransport:
             aclosing(split_lines(response.content.iter_any(), path=path)) as lines,
         ):
             async for line in lines:
-                yield line
+                yield readable(line)
 
     @asynccontextmanager
     async def _answer(

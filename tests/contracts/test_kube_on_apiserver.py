@@ -1,19 +1,24 @@
 """The parts of kube that rely on several promises at once, against each API server."""
 
 import asyncio
+from collections.abc import Set
+from functools import partial
 from typing import Any
 
+import msgspec
 import pytest
 from structlog.testing import capture_logs
 
 from kube.client import KubeClient
 from kube.event_correlator import EventCorrelator
 from kube.events import EventLevel, EventRecorder, Regarding
-from kube.kinds import EVENTS, LEASES, NODES, PODS
+from kube.informer import Informer
+from kube.kinds import EVENTS, LEASES, NODES, PODS, RESOURCE_CLAIMS
 from kube.leader_election import LeaderElector, LeaseDurations
-from kube.objects import decode_object
+from kube.objects import ObjectKey, decode_object
 from kube.retry import RetryPolicy
 from process.clock import SystemClock
+from simulator.background import background
 from tests.support.objects import a_node, a_pod
 from tests.support.waiting import until_true
 
@@ -102,3 +107,41 @@ async def events_about(client: KubeClient, namespace: str, name: str) -> list[di
     selector = f"involvedObject.name={name}"
     found = await client.list(EVENTS, namespace=namespace, field_selector=selector)
     return [decode_object(item) for item in found.items]
+
+
+def _has(informer: Informer[bytes], keys: Set[ObjectKey]) -> bool:
+    return informer.items().keys() == keys
+
+
+# The simulated API server reads no such object.
+@pytest.mark.parametrize("api_server", [pytest.param("real", marks=pytest.mark.e2e)], indirect=True)
+@pytest.mark.parametrize(
+    "written",
+    [
+        pytest.param(b'{"f:a":' * 1_200 + b"{}" + b"}" * 1_200, id="nested deeply"),
+        pytest.param(rb'{"f:\ud800":{}}', id="half a surrogate pair"),
+    ],
+)
+async def test_what_anybody_may_write_is_listed_and_watched_beside_everything_else(
+    client: KubeClient, namespace: str, written: bytes
+) -> None:
+    """One pod or claim that could not be read ended every role at its first list."""
+    device = {"driver": "other.example.com", "parameters": msgspec.Raw(written)}
+    request = {"name": "r", "exactly": {"deviceClassName": "other"}}
+    claim = {
+        "metadata": {"name": "odd"},
+        "spec": {"devices": {"requests": [request], "config": [{"opaque": device}]}},
+    }
+    manager = {"manager": "m", "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1"}
+    pod = a_pod("odd")
+    pod["metadata"]["managedFields"] = [{**manager, "fieldsV1": msgspec.Raw(written)}]
+    both = {ObjectKey(namespace, name) for name in ("odd", "other")}
+    for kind, body in ((PODS, pod), (RESOURCE_CLAIMS, claim)):
+        await client.create(kind, body, namespace=namespace)
+        other = {**body, "metadata": {"name": "other"}}
+        informer = Informer(client, kind, decode=bytes, namespace=namespace)
+        async with background(informer.run()):
+            await informer.wait_synced()
+            await client.create(kind, other, namespace=namespace)
+            await until_true(partial(_has, informer, both), what="both")
+        assert decode_object(await client.get(kind, "odd", namespace=namespace))

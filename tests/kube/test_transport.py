@@ -1,5 +1,6 @@
 import asyncio
 import gc
+import json
 import socket
 import ssl
 import threading
@@ -8,6 +9,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -17,8 +19,10 @@ from hypothesis import strategies as st
 from kube.access import connect_to
 from kube.errors import Conflict, Forbidden, KubeError, TooManyRequests, Unavailable
 from kube.kinds import PODS
+from kube.objects import ObjectKey, ObjectMeta, decode_object, identity, readable
 from kube.retry import RetryPolicy
 from kube.transport import split_lines
+from kube.watch import read_event
 from process.tls import private_file
 from tests.certs.tls_harness import a_ca, a_leaf
 from tests.support.scripted import (
@@ -182,6 +186,67 @@ async def test_a_line_may_be_longer_than_any_buffer_on_the_way() -> None:
 
     assert [len(line) for line in found] == [len(long), 5]
     assert found[0] == long
+
+
+def nested(levels: int, *, beside: str = "null", key: str = "f:a") -> bytes:
+    """Return a pod with as many levels of managed fields, as the API server stores them."""
+    fields = f'{{"{key}":' * levels + "{}" + "}" * levels
+    name = '"name":"p","namespace":"n","uid":"u","resourceVersion":"7"'
+    return (
+        f'{{"metadata":{{{name},"managedFields":[{{"fieldsV1":{fields}}}]}},"more":{beside}}}'
+    ).encode()
+
+
+@pytest.mark.parametrize("levels", [10, 400, 480, 900, 960, 9_000])
+async def test_what_users_nest_too_deeply_to_be_decoded_is_cut_and_the_rest_is_read(
+    levels: int,
+) -> None:
+    """The levels between those that are cut and those that are not are read from any stack."""
+    pod = nested(levels)
+    page = b'{"metadata":{"resourceVersion":"7"},"items":[' + pod + b"]}"
+    event = b'{"type":"ADDED","object":' + pod + b"}\n"
+    listed = answering(web.Response(body=page), web.Response(body=pod), web.Response(body=event))
+
+    def read(raw: bytes, *, deeper: int = 400) -> ObjectMeta:
+        return read(raw, deeper=deeper - 1) if deeper else identity(raw)
+
+    async with a_server(listed) as server, connect_to(server.url) as client:
+        (item,) = (await client.list(PODS)).items
+        got = await client.get(PODS, "p", namespace="n")
+        (line,) = await collect(client.transport.stream_lines("/x", query={}, inactivity_s=5))
+
+    for found in (item, got, read_event(line, path="/x").object):
+        assert read(bytes(found)).key == ObjectKey("n", "p")
+        assert bytes(found).count(b"f:a") in {levels, 58, 59, 60}
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=10,
+)
+
+
+@given(json_values)
+def test_what_stands_beside_what_cannot_be_decoded_is_kept_as_it_is(value: Any) -> None:
+    for written in (json.dumps(value), json.dumps(value, ensure_ascii=False, indent=1)):
+        text = written.encode(errors="replace").decode()
+        for body in (nested(2_000, beside=text), nested(3, beside=text, key="\\ud800")):
+            assert decode_object(readable(body))["more"] == json.loads(text)
+        assert readable(text.encode()) == text.encode()
+
+
+@pytest.mark.parametrize(
+    ("key", "read"),
+    [
+        (r"\ud800", "\ufffd"),
+        (r"\udfff\udfff", "\ufffd\ufffd"),
+        (r"\ud83d\ude00\ud83d", "\U0001f600\ufffd"),
+        (r"\\ud800\uDC00", "\\ud800\ufffd"),
+    ],
+)
+def test_a_half_of_a_surrogate_pair_is_a_replacement_character(key: str, read: str) -> None:
+    assert list(decode_object(readable(f'{{"{key}":{{}}}}'.encode()))) == [read]
 
 
 async def chunked(chunks: list[bytes]) -> AsyncIterator[bytes]:
