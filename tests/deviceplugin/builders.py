@@ -217,8 +217,9 @@ def a_holder(pod: str = "train-0", *, ids: str = "s1") -> SlotHolder:
     return SlotHolder(namespace="ml", pod=pod, container="train", slot_ids=slots)
 
 
-def a_spec_builder(folder: Path = Path("/nonexistent")) -> ContainerSpecBuilder:
-    """A builder on a node without a spec of the driver, MPS or a library."""
-    return ContainerSpecBuilder(
-        NvidiaCdiSpecs([]), mps=MpsOfNode(folder), interposer=Interposer(folder / "libvgpu.so")
-    )
+def a_spec_builder(
+    folder: Path = Path("/nonexistent"), *, library: Interposer | None = None
+) -> ContainerSpecBuilder:
+    """A builder on a node without a spec of the driver and MPS, by default without a library."""
+    library = library or Interposer(folder / "libvgpu.so")
+    return ContainerSpecBuilder(NvidiaCdiSpecs([]), mps=MpsOfNode(folder), interposer=library)

@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from deviceplugin.claims import Claim, RejectReason, SlotHolder
 from deviceplugin.container.cdi import ABSENT, SHARED, CdiFolder, device_name
+from deviceplugin.container.interposer import Interposer
 from deviceplugin.container.verify_hook import VerifyHook
 from deviceplugin.identity.ways import Ways
 from deviceplugin.kubelet.pod_resources import PodResources, PodResourcesError
@@ -31,6 +32,7 @@ from tests.deviceplugin.builders import (
     a_spec_builder,
     a_tracker,
 )
+from tests.deviceplugin.container.test_interposer import an_elf_file
 from tests.fakes.clock import VirtualClock
 
 S1 = frozenset({"s1"})
@@ -95,6 +97,7 @@ async def a_rig(
     nri: bool = True,
     listed: bool = True,
     looks: float = math.inf,
+    library: Interposer | None = None,
 ) -> Rig:
     cards, clock, registry = (
         FakeCards(a_card("GPU-a"), a_card("GPU-b", index=1)),
@@ -120,7 +123,7 @@ async def a_rig(
         pod_resources=kubelet,
         pods=lambda: {pod.record.uid: pod for pod in here} if listed else None,
         runtime=runtime,
-        builder=a_spec_builder(),
+        builder=a_spec_builder(library=library),
         specs=CdiFolder(folder),
         hook=hook,
         clock=clock,
@@ -222,6 +225,17 @@ async def test_without_nri_too_a_pod_that_asks_for_mps_needs_a_daemon_that_answe
 
     assert "cannot be limited by mps: the MPS daemon of GPU-a does not" in await rig.refusal()
     assert rig.starts("no_outfit") == 1
+
+
+async def test_without_nri_a_pod_gets_the_first_that_can_limit_it(tmp_path: Path) -> None:
+    pod = a_pod(annotations={names.ISOLATION: "interposer, none"})
+    library = an_elf_file(tmp_path / "libvgpu.so")
+    rig = await a_rig(tmp_path / "cdi", pod, nri=False, library=library)
+
+    name = rig.pre_start.allocate(S1)
+    await rig.pre_start.prepare(S1)
+
+    assert "LD_PRELOAD=/usr/local/vgpu/libvgpu.so" in rig.specs()[name]["env"]
 
 
 async def test_without_nri_a_pod_that_wants_to_be_limited_does_not_start(tmp_path: Path) -> None:
