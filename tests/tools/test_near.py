@@ -39,9 +39,10 @@ def test_the_nearest_tests_of_a_file(tmp_path: Path, file: str, tests: str) -> N
 
 
 def test_every_file_of_ours_has_tests_near_it() -> None:
-    for file in ("kube/errors.py", "fracgpu/names.py", "rebalancer/moves/record.py"):
+    for file in ("kube/errors.py", "fracgpu/names.py", "rebalancer/moves/store.py"):
         found = nearest(Path(file))
 
+        assert (ROOT / file).exists()
         assert 0 < len(found) <= 12
         assert all((ROOT / path).exists() for path in found)
 
