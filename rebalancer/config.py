@@ -58,8 +58,8 @@ def parse_policy(text: str, *, base: RebalancerPolicy | None = None) -> Rebalanc
         base: what is left out comes from it, at the level of ``aggressiveness``.
 
     Raises:
-        ValueError: the message lists every mistake: unknown keys, wrong types, values out of
-            range, and values that contradict each other.
+        ValueError: the message lists every mistake: unknown keys, wrong types and values out of
+            range.
     """
     found = strict_mapping(text)
     ignored = tuple(sorted(_FORMER & found.keys()))
@@ -70,7 +70,7 @@ def parse_policy(text: str, *, base: RebalancerPolicy | None = None) -> Rebalanc
             if key in found:
                 values[known.field] = known.read(found[key])
         except ValueError as error:
-            mistakes.append(f"{key}{error}" if str(error)[0] == "[" else f"{key} is {error}")
+            mistakes.append(f"{key}{error}")
     if mistakes:
         raise ValueError("; ".join(mistakes))
     policy = policy_at(values.pop("aggressiveness", DEFAULT_LEVEL), base=base)
@@ -99,7 +99,8 @@ class Key:
 
     Attributes:
         accepted: what may be written, for the documentation.
-        read: converts what YAML found; the ValueError says what was there and what was wanted.
+        read: converts what YAML found; the ValueError says, after the key, what was there and what
+            was wanted.
     """
 
     field: str
@@ -126,7 +127,7 @@ def _number(field: str, meaning: str, low: float, high: float, *, integer: bool 
         ):
             return value
         words = "a whole number" if integer else "a number"
-        raise ValueError(f"{_shown(value)}; want {words} from {low:g} to {high:g}")
+        raise ValueError(f" is {_shown(value)}; want {words} from {low:g} to {high:g}")
 
     kind = "integer" if integer else "number"
     return Key(
@@ -146,7 +147,7 @@ def _choice(field: str, meaning: str, choices: type[Enum]) -> Key:
             # YAML 1.1 reads a bare `off` as False.
             if value == choice.value or (value is False and choice.value == "off"):
                 return choice
-        raise ValueError(f"{_shown(value)}; want one of {', '.join(words)}")
+        raise ValueError(f" is {_shown(value)}; want one of {', '.join(words)}")
 
     return Key(
         field=field,
@@ -159,7 +160,7 @@ def _choice(field: str, meaning: str, choices: type[Enum]) -> Key:
 
 def _flag(value: object) -> bool:
     if not isinstance(value, bool):
-        raise ValueError(f"{_shown(value)}; want true or false")  # noqa: TRY004 - see parse_policy
+        raise ValueError(f" is {_shown(value)}; want true or false")  # noqa: TRY004
     return value
 
 
@@ -169,16 +170,18 @@ def _time(value: object) -> datetime:
             value = datetime.fromisoformat(value)
     # YAML makes a time of what looks like one; without an offset it is nobody's time.
     if not isinstance(value, datetime) or value.tzinfo is None:
-        raise ValueError(f"{_shown(value)}; want a time with an offset, e.g. 2026-01-31T12:00:00Z")
+        raise ValueError(
+            f" is {_shown(value)}; want a time with an offset, e.g. 2026-01-31T12:00:00Z"
+        )
     try:
         return value.astimezone(UTC)
     except OverflowError:  # in the first or last year
-        raise ValueError(f"{_shown(value)}; want a time that exists in UTC") from None
+        raise ValueError(f" is {_shown(value)}; want a time that exists in UTC") from None
 
 
 def _freezes(value: object) -> tuple[ChangeFreeze, ...]:
     if not isinstance(value, list) or len(value) > _MOST_FREEZES:
-        raise ValueError(f"{_shown(value)}; want a list of at most {_MOST_FREEZES} freezes")
+        raise ValueError(f" is {_shown(value)}; want a list of at most {_MOST_FREEZES} freezes")
     return tuple(_freeze(number, entry) for number, entry in enumerate(value))
 
 

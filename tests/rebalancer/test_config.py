@@ -53,6 +53,7 @@ def test_there_are_thirteen_keys() -> None:
         ("hotRatio: '0.9'", "hotRatio is '0.9'; want a number from 0.2 to 1"),
         ("hotRatio: .nan", "hotRatio is nan; want a number from 0.2 to 1"),
         ("hotRatio:", "hotRatio is None; want a number from 0.2 to 1"),
+        ("hotRatio: [0.9]", "hotRatio is [0.9]; want a number from 0.2 to 1"),
         ("fastWindowSs: 60", "fastWindowSs is not a key here"),
         ("maxInFlight: 1.5", "maxInFlight is 1.5; want a whole number from 1 to 20"),
         ("maxInFlight: true", "maxInFlight is True; want a whole number from 1 to 20"),
