@@ -23,7 +23,10 @@ _ESCAPES: Final = re.compile(
     % {b"hex": rb"[0-9a-fA-F]{2}"},
     re.DOTALL,
 )
-_BRACKETS: Final = re.compile(rb'(?:[^"{}\[\]]++|"[^"\\]*+(?:\\.[^"\\]*+)*+")*+[{}\[\]]', re.DOTALL)
+# It matches all that there is, so that no body is searched twice: one without an end either.
+_BRACKETS: Final = re.compile(
+    rb'(?:[^"{}\[\]]++|"[^"\\]*+(?:\\.[^"\\]*+)*+"?)*+([{}\[\]])?', re.DOTALL
+)
 
 
 class ObjectKey(msgspec.Struct, frozen=True, order=True, gc=False):
@@ -137,13 +140,15 @@ def _whole(escape: re.Match[bytes]) -> bytes:
 def _shallow(body: bytes) -> bytes:
     kept, depth, begin = bytearray(), 0, 0
     for found in _BRACKETS.finditer(body):
-        bracket = found.end() - 1
-        depth += 1 if body[bracket] in b"{[" else -1
-        if depth == _LEVELS + 1 and body[bracket] in b"{[":
-            kept += body[begin:bracket] + b"null"
-            begin = len(body)
-        elif depth == _LEVELS and body[bracket] in b"}]":
-            begin = bracket + 1
+        if found[1] in (b"{", b"["):
+            depth += 1
+            if depth == _LEVELS + 1:
+                kept += body[begin : found.start(1)] + b"null"
+                begin = len(body)
+        elif found[1]:
+            depth -= 1
+            if depth == _LEVELS:
+                begin = found.end()
     return bytes(kept + body[begin:])
 
 
