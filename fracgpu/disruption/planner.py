@@ -142,7 +142,7 @@ def _cycle_refusal(
         return HeldBack(subject="cluster", reason=HoldReason.BLIND, detail=blind)
     if now - state.leading_since < timedelta(seconds=policy.startup_grace_s):
         return HeldBack(subject="cluster", reason=HoldReason.STARTING)
-    frozen_until = _frozen_until(policy, now=now)
+    frozen_until = policy.frozen_until(now)
     if frozen_until is not None:
         detail = f"until {frozen_until:%Y-%m-%d %H:%M %Z}"
         return HeldBack(subject="cluster", reason=HoldReason.CHANGE_FREEZE, detail=detail)
@@ -154,11 +154,6 @@ def _budget_refusal(
 ) -> HeldBack | None:
     reason = budgets_of(state, policy=policy, now=now).of_cluster()
     return HeldBack(subject="cluster", reason=reason) if reason else None
-
-
-def _frozen_until(policy: RebalancerPolicy, *, now: datetime) -> datetime | None:
-    ends = [freeze.until(now) for freeze in policy.change_freezes]
-    return max((end for end in ends if end is not None), default=None)
 
 
 def _with_under_way(

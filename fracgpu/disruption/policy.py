@@ -41,9 +41,9 @@ class RebalancerPolicy:
     in every cluster. A simulator, whose hours take seconds, builds a policy with other values.
 
     Attributes:
-        paused: no move is begun; those under way are finished.
+        paused: no pod is disturbed anew; a move that has disturbed its pod is finished.
         aggressiveness: the level, 1 to 5, that the values were derived from.
-        change_freezes: times in which no move is begun.
+        change_freezes: times in which the same holds.
         reset_breakers_at: what happened before this time opens no circuit breaker.
         hot_ratio: busy share above which a sample is hot.
         max_in_flight: moves at once.
@@ -113,6 +113,11 @@ class RebalancerPolicy:
     def ceiling_ratio(self) -> float:
         """Most that the target of a move that makes room may be busy afterwards: 0.6 to 0.8."""
         return round(self.hot_ratio * 0.6 / 0.8, 6)
+
+    def frozen_until(self, now: datetime) -> datetime | None:
+        """Return when the change freezes that hold at *now* end; None if there is none."""
+        ends = [freeze.until(now) for freeze in self.change_freezes]
+        return max((end for end in ends if end is not None), default=None)
 
     @property
     def digest(self) -> str:

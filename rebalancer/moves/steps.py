@@ -279,7 +279,7 @@ def noticed(move: Move, facts: MoveFacts, context: StepContext) -> Step:
     if notice and facts.victim.there and not facts.victim.notice:
         return Do(Action.NOTICE)
     asked = move.spec.grace_s > 0 and facts.victim.prepared
-    if move.age(now=now) < notice and not asked and not _why_not_begun(move, policy):
+    if move.age(now=now) < notice and not asked and not _why_not_begun(move, policy, now=now):
         return Wait(f"the notice of {notice.total_seconds():g} s")
     if now > move.phase_since:  # else all of it was checked in this very cycle
         late = move.age(now=now) > notice + timedelta(seconds=policy.plan_ttl_s)
@@ -323,7 +323,7 @@ def without_move(state: DisruptionState, move: Move) -> DisruptionState:
 def _check(move: Move, facts: MoveFacts, context: StepContext, *, late: bool) -> Step | None:
     """Return why the pod may not be disturbed now, as a step; None if it may be."""
     now = context.now
-    stopped = _why_not_begun(move, context.policy)
+    stopped = _why_not_begun(move, context.policy, now=now)
     if stopped:
         return end(move, Ending.PAUSED, stopped, now=now)
     obstacle = _obstacle(move, facts)
@@ -338,9 +338,16 @@ def _check(move: Move, facts: MoveFacts, context: StepContext, *, late: bool) ->
     return end(move, Ending.OUTDATED, outdated, now=now) if outdated else None
 
 
-def _why_not_begun(move: Move, policy: RebalancerPolicy) -> str:
-    """Return why nobody may be disturbed anew; what has begun is finished while it is paused."""
-    return why_stopped(move, policy) or ("paused" if policy.paused else "")
+def _why_not_begun(move: Move, policy: RebalancerPolicy, *, now: datetime) -> str:
+    """Return why nobody may be disturbed anew.
+
+    While it is paused, or in a change freeze, what has begun is finished.
+    """
+    frozen_until = policy.frozen_until(now)
+    freeze = (
+        f"a change freeze is in effect until {frozen_until:%F %H:%M %Z}" if frozen_until else ""
+    )
+    return why_stopped(move, policy) or ("paused" if policy.paused else freeze)
 
 
 def _obstacle(move: Move, facts: MoveFacts) -> _Obstacle | None:

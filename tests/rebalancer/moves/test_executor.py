@@ -15,6 +15,7 @@ from fracgpu.state.move_object import Ending, Move, MovePhase
 from kube.client import KubeClient, Transport
 from kube.errors import Conflict, Forbidden, Unavailable
 from kube.kinds import NODES, PODS
+from rebalancer.config import parse_policy
 from tests.fakes.clock import VirtualClock
 from tests.support.moving import (
     NAMESPACE,
@@ -33,6 +34,7 @@ from tests.support.moving import (
 from tests.support.rebalancing import COOL_CARD, HOT_CARD, a_reading
 
 EVICT = {names.REBALANCE: "evict"}
+ALWAYS_FROZEN = "changeFreezes: [{schedule: '* * * * *', duration: 1h}]"
 
 
 async def terminating(kube: KubeClient, name: str = "pod-a") -> bool:
@@ -181,10 +183,20 @@ async def test_a_plan_waits_while_the_cycle_is_blind(rig: Rig, kube: KubeClient)
     assert rig.record().phase is MovePhase.EVICTED
 
 
-@pytest.mark.parametrize("mode", [Mode.OFF, Mode.DRY_RUN])
-async def test_switching_off_stops_a_plan(rig: Rig, kube: KubeClient, mode: Mode) -> None:
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"mode": Mode.OFF},
+        {"mode": Mode.DRY_RUN},
+        {"paused": True},
+        {"change_freezes": parse_policy(ALWAYS_FROZEN).change_freezes},
+    ],
+)
+async def test_switching_off_pausing_or_a_change_freeze_stops_a_plan(
+    rig: Rig, kube: KubeClient, changes: dict[str, Any]
+) -> None:
     await rig.tick_until_planned()
-    rig.config.value = replace(rig.config.value, mode=mode)
+    rig.config.value = replace(rig.config.value, **changes)
 
     await rig.tick()
 
