@@ -184,7 +184,8 @@ def test_avoided_cards_come_last_and_of_them_the_coolest_first(strategy: Strateg
         nodes.append(
             replace(a_node(name, card), heat={card: heat}, load_time=NOON, cordons=cordons)
         )
-    pods = [replica(), a_placed_pod("other", CardUuid("GPU-n4"), node="n4", mib=12_000)]
+    unreadable = a_placed_pod("other", CardUuid("GPU-n4"), node="n4", mib=12_000, need=None)
+    pods = [replica(), unreadable]
     state = replace(a_disruption_state(nodes=nodes, pods=pods), strategy=strategy)
     state.index.observe({pod.uid: a_bound_pod(pod) for pod in pods})
     state.learn()

@@ -137,17 +137,19 @@ def test_an_hour_is_counted_from_the_disturbance_not_from_the_plan() -> None:
 
 
 @pytest.mark.parametrize(
-    ("past", "subject", "reason"),
+    ("past", "reason"),
     [
-        ({"owner_uid": "owner-1", "minutes_ago": 59}, {}, HoldReason.OWNER_COOLDOWN),
-        ({"owner_uid": "owner-1", "minutes_ago": 61}, {}, None),
-        ({"namespace": "other"}, {}, None),
+        ({"owner_uid": "owner-1", "minutes_ago": 59}, HoldReason.OWNER_COOLDOWN),
+        ({"owner_uid": "owner-1", "minutes_ago": 61}, None),
+        ({"namespace": "other"}, None),
     ],
 )
-def test_a_pod_is_held_back_by_its_owners_past(
-    past: dict[str, Any], subject: dict[str, str], reason: HoldReason | None
+def test_a_pod_is_held_back_by_its_owners_last_move(
+    past: dict[str, Any], reason: HoldReason | None
 ) -> None:
-    assert of_pod(budgets(a_past_move(**past)), **subject) is reason
+    older = a_past_move(owner_uid="owner-1", minutes_ago=300)
+
+    assert of_pod(budgets(a_past_move(**past), older)) is reason
 
 
 def test_a_namespace_has_its_own_hour() -> None:

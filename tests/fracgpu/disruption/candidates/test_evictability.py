@@ -26,7 +26,7 @@ from fracgpu.k8s.workloads.service_selector import ServiceSelector
 from fracgpu.k8s.workloads.workload import Workload
 from fracgpu.k8s.workloads.workload_state import ByNamespace, WorkloadState
 from fracgpu.request.need import ContainerNeed, PodNeed, Rebalance
-from fracgpu.state.allocation import Slice
+from fracgpu.state.allocation import Assignment, Resize, Slice
 from fracgpu.state.cluster_state import PlacedPod
 from fracgpu.state.move_object import Move, MoveMode
 from fracgpu.units import Mib
@@ -40,6 +40,7 @@ from tests.support.rebalancing import (
 POLICY = RebalancerPolicy()
 TWO_CARDS = PodNeed(containers=(ContainerNeed(name="main", cards=2, mib=Mib(1000)),))
 OPTED_IN: dict[str, Any] = {"rebalance": Rebalance.EVICT}
+LESS, MORE = ({"main": (Slice(card=HOT_CARD, mib=Mib(mib)),)} for mib in (1000, 2000))
 
 
 def refusal(
@@ -56,8 +57,20 @@ def refusal(
     return why_not_evictable(state, pod, policy=POLICY, now=NOON)
 
 
-def test_an_old_ready_pod_of_a_replica_set_may_be_moved() -> None:
-    assert refusal() is None
+def a_resize(*, granted: Assignment) -> Resize:
+    return Resize(asked="2Gi", assigned=LESS, granted=granted, applied=LESS)
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {},
+        {"started_at": NOON - timedelta(minutes=15)},
+        {"record": {"resize": a_resize(granted=LESS)}},
+    ],
+)
+def test_an_old_ready_pod_of_a_replica_set_may_be_moved(facts: dict[str, Any]) -> None:
+    assert refusal(**facts) is None
 
 
 def test_the_only_replica_of_a_deployment_may_be_moved_because_its_replacement_is_ready_first() -> (
@@ -107,6 +120,7 @@ def test_a_pod_of_a_deployment_that_asks_for_a_surge_may_be_moved() -> None:
         ({"owner": ("Job", "train", "owner-1")}, HoldReason.OPT_IN),
         ({"need": None}, HoldReason.NEED_UNREADABLE),
         ({"record": {"assignment": None, "problem": "no JSON"}}, HoldReason.ASSIGNMENT_UNREADABLE),
+        ({"record": {"resize": a_resize(granted=MORE)}}, HoldReason.RESIZED),
         ({"need": TWO_CARDS}, HoldReason.SEVERAL_CARDS),
         (
             {
