@@ -253,9 +253,11 @@ async def test_a_bad_edit_is_told_once_and_the_last_good_policy_goes_on(kube: Ku
     await make_cluster(kube)
     async with a_rig(kube) as rig:
         rig.config.problem = "hotRatio is 80"
+        rig.config.value = replace(rig.config.value, ignored_keys=("tickS",))
         await rig.tick_until_planned()
 
-    assert (await events(kube)).count("ConfigRefused") == 1
+    told = await events(kube)
+    assert (told.count("ConfigRefused"), told.count("SettingsIgnored")) == (1, 1)
 
 
 async def test_a_second_hot_card_waits_for_the_first(rig: Rig, kube: KubeClient) -> None:

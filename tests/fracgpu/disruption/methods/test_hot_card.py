@@ -330,17 +330,20 @@ def test_cards_that_lack_history_are_counted_with_the_time_when_the_first_can_be
     }
 
 
-def test_a_card_that_lacks_history_on_a_node_that_refuses_the_pod_is_not_counted() -> None:
-    new = replace(a_reading(0.05), history_ratio=0.1)
+@pytest.mark.parametrize(("history_ratio", "detail"), [(0.1, ""), (1.0, "1 of 2 nodes: taints")])
+def test_a_card_on_a_node_that_refuses_the_pod_lacks_no_history(
+    history_ratio: float, detail: str
+) -> None:
+    reading = replace(a_reading(0.05), history_ratio=history_ratio)
     nodes = [a_node("n1", HOT_CARD), a_node("n2", COOL_CARD)]
     taints = {"n2": (Taint(key="x"),)}
     pods = two_busy_pods()
     state = replace(
-        a_disruption_state(nodes=nodes, pods=pods, readings={COOL_CARD: new}),
+        a_disruption_state(nodes=nodes, pods=pods, readings={COOL_CARD: reading}),
         scheduling=scheduling_by_cards(nodes, pods, taints),
     )
 
-    assert held_for_want_of_a_target(plan(state)) == {""}
+    assert held_for_want_of_a_target(plan(state)) == {detail}
 
 
 def test_a_target_keeps_a_margin_of_measured_memory_beyond_what_the_pod_needs() -> None:
