@@ -21,7 +21,7 @@ from process.clock import Clock
 from process.connections import Connections, Stage
 from process.telemetry import HttpServer, Readiness, Registry, add_telemetry_routes
 from process.tls import ServingTls
-from webhook.admission.bounds import check_size
+from webhook.admission.bounds import asks_in_json, check_size
 from webhook.admission.context import DecisionContext
 from webhook.admission.mutation import admit_create, refuse_written_keys
 from webhook.admission.review import (
@@ -308,7 +308,13 @@ class AdmissionHandler:
         if beyond is not None:
             forged = names.GRANTED.encode() in bytes(review.object)
             return _excluded(review) if excluded and not forged else beyond
-        pod, old = read_pods(review)
+        try:
+            pod, old = read_pods(review)
+        except MalformedReviewError as error:
+            if not asks_in_json(review.object):
+                raise
+            # The API server shows nothing of another status than 200.
+            return Denied(message=str(error))
         if old is not None:
             known = self._context.classes() is not None
             select = self._context.select if known else None

@@ -166,6 +166,18 @@ async def test_a_template_is_granted_where_its_namespace_says_so(server: Harness
     assert pod.status == 400
 
 
+async def test_a_pod_that_cannot_be_read_is_refused_in_words_if_it_asks(server: Harness) -> None:
+    """The API server hides the text of an error 400; it sends a pod without containers as null."""
+    asks, other = a_pod(fraction="0.5"), a_pod()
+    asks["spec"]["containers"] = other["spec"]["containers"] = None
+
+    refused, unread = await server.post(a_review(asks)), await server.post(a_review(other))
+
+    said = "request.object cannot be read: Expected `array`, got `null` - at `$.spec.containers`"
+    assert refused.response["status"]["message"] == said
+    assert (unread.status, unread.text) == (400, f"{said}\n")
+
+
 async def test_each_route_takes_only_what_it_is_for(server: Harness) -> None:
     pod = await server.post(a_review(a_pod()), path="/validate")
     workload = await server.post(a_review({"spec": {}}, kind=A_DEPLOYMENT))
