@@ -19,8 +19,11 @@ _MOST_WANTED: Final = 500
 # raises RecursionError, and a time near the first or last year may have none in UTC.
 UNREADABLE: Final = (ValueError, RecursionError, OverflowError)
 
-# What looks like a plain space or like nothing, and is copied from documents and chats.
-_INVISIBLE: Final = re.compile("[\u00a0\u00ad\u2000-\u200f\u2028-\u202f\u205f\u2060\u3000\ufeff]")
+# What looks like a plain space, like nothing or like another character, such as a fullwidth digit,
+# and is copied from documents and chats.
+_MISTAKABLE: Final = re.compile(
+    "[\u00a0\u00ad\u2000-\u200f\u2028-\u202f\u205f\u2060\u3000\ufeff\uff01-\uff5e]|(?![0-9])\\d"
+)
 
 _Text = TypeVar("_Text")
 _Decoded = TypeVar("_Decoded")
@@ -68,15 +71,15 @@ class RequestError(FracgpuError):
         self.field = field if isinstance(field, PodField) else PodField(field)
         self.found = found
         self.wanted = wanted
-        self.hint = hint = _with_invisible(found, hint)
+        self.hint = hint = _with_mistakable(found, hint)
         message = f"{shorten(field, limit=MOST_FIELD)} is {quoted(found)}; "
         message += f"want {shorten(wanted, limit=_MOST_WANTED)}"
         super().__init__(shorten_bytes(f"{message}; {hint}" if hint else message))
 
 
-def _with_invisible(found: str, hint: str) -> str:
-    """Return a hint that names the first character of *found* that cannot be seen, if any."""
-    match = _INVISIBLE.search(found)
+def _with_mistakable(found: str, hint: str) -> str:
+    """Return a hint that names the first character of *found* that is not what it looks like."""
+    match = _MISTAKABLE.search(found)
     if match is None:
         return hint
     name = unicodedata.name(match[0], "unnamed").lower()

@@ -64,7 +64,8 @@ WANTED = "whole MiB above 0, e.g. '512'"
         ("NaN", WANTED),
         (" 1", WANTED),
         ("1\n", WANTED),
-        ("٣", WANTED),
+        ("٣", f"{WANTED}; it contains U+0663 (arabic-indic digit three): type it anew"),
+        ("8０", f"{WANTED}; it contains U+FF10 (fullwidth digit zero): type it anew"),  # noqa: RUF001
         ("8Gi", f"{WANTED}; the resource counts MiB, so write '8192'"),
         ("1.5Gi", f"{WANTED}; the resource counts MiB, so write '1536'"),
         ("0Gi", WANTED),
