@@ -38,7 +38,10 @@ FOREIGN: Final = {
 }
 _KUBECTL: Final = re.compile(r"(?:^|&& |\$\()kubectl (?P<words>[^|&;>)]+)")
 _SET: Final = re.compile(r"--set[= ](?P<path>[a-zA-Z][\w.\[\]]*)=")
-_FOLDER: Final = re.compile(r"kubectl .*?-k (?P<path>(?:deploy|overlays)\S*)")
+# Beside a command, or alone where a reader puts it into an overlay.
+_FOLDER: Final = re.compile(
+    r"(?:kubectl .*?-k |^(?:\.\./)?(?=overlays/\w))(?P<path>(?:deploy|overlays)[^\s\]]*)"
+)
 _FILE: Final = re.compile(r"kubectl .*?-f (?P<path>(?:docs|deploy|overlays|charts)/\S*)")
 
 

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 from typing import Any, Final
-from uuid import uuid4
 
 import pytest
 
@@ -12,7 +11,6 @@ from fracgpu.cards.card_class import CardClass
 from fracgpu.k8s.quantity import parse
 from fracgpu.units import Mib
 from rebalancer.config import parse_policy
-from tests.deploy.test_certificates import built
 from tests.support.helm import ROOT
 from tests.support.manifests import REFUSED, Shown, is_workload, shown
 from tests.support.markdown import blocks, documents
@@ -39,7 +37,6 @@ SHOWN: Final = shown()
 # tests/deploy/test_install_guide.py finds them by the file name in their first line.
 READ_HERE: Final = {
     ("README.md", ""),
-    ("docs/scheduler.md", ""),
     ("docs/install.md", ""),
     ("docs/prometheus.md", ""),
 }
@@ -67,7 +64,7 @@ def ours(amounts: Json) -> dict[str, int]:
 
 def test_documents_show_workloads_that_are_granted_and_some_that_are_refused() -> None:
     assert len([it for it in SHOWN if it.becomes is not None]) >= 7
-    assert len([it for it in SHOWN if it.refused]) >= 3
+    assert len([it for it in SHOWN if it.refused]) >= 2
 
 
 @pytest.mark.parametrize("example", SHOWN, ids=str)
@@ -167,35 +164,6 @@ def test_every_block_of_yaml_is_read_by_a_test() -> None:
     assert unread == []
 
 
-def overlay(text: str, *, deploy: str) -> tuple[Json, ...]:
-    """Build the kustomization of a document, in which *deploy* stands for our folder."""
-    folder = ROOT / "build" / f"overlay-{uuid4()}"
-    folder.mkdir(parents=True)
-    file = folder / "kustomization.yaml"
-    assert deploy in text
-    file.write_text(text.replace(deploy, "../../deploy"))
-    try:
-        return built(str(folder.relative_to(ROOT)))
-    finally:
-        file.unlink()
-        folder.rmdir()
-
-
-def test_the_overlay_of_the_page_on_the_scheduler_runs_the_version_that_it_names() -> None:
-    (block,) = [it for it in blocks("docs/scheduler.md") if it.language == "yaml"]
-
-    objects = overlay(block.text, deploy="github.com/OWNER/fracgpu/deploy")
-
-    named = {it["newTag"] for it in read_yaml(block.text)["images"]}
-    images = {
-        container["image"]
-        for body in objects
-        if body["kind"] == "Deployment"
-        for container in body["spec"]["template"]["spec"]["containers"]
-    }
-    assert {it.rpartition(":")[2] for it in images if "kube-scheduler" in it} == named
-
-
 def read_policy(text: str) -> None:
     assert parse_policy(text).aggressiveness == 2
 
@@ -229,6 +197,23 @@ def test_settings_of_the_documents_are_read_by_those_whom_they_are_for(name: str
     assert texts
     for text in texts:
         READERS[name](text)
+
+
+def test_every_block_of_commands_is_run_by_a_test() -> None:
+    """A test takes it from the document by its name, and runs what stands there."""
+    tests = [path.read_text() for path in (ROOT / "tests").rglob("test_*.py")]
+    readers = [text for text in tests if "documented(" in text]
+    shown = [
+        (block, any(all(it in text for it in (path.name, f'"{block.name}"')) for text in readers))
+        for path in documents()
+        for block in blocks(str(path.relative_to(ROOT)))
+        if block.language == "sh"
+    ]
+    run = {line for block, is_run in shown if is_run for line in block.text.splitlines()}
+
+    assert len(run) > 30
+    # What one page repeats of another is run there.
+    assert [str(block) for block, _ in shown if not run.issuperset(block.text.splitlines())] == []
 
 
 def test_a_refusal_in_a_document_is_a_block_of_its_own() -> None:

@@ -4,6 +4,7 @@ The control plane, kubelet and containerd are real, the cards simulated; each ro
 image under its own account.
 """
 
+import json
 from pathlib import Path
 from typing import Any, Final
 
@@ -109,3 +110,18 @@ async def test_half_a_card_runs_on_a_stock_cluster_after_the_commands_of_the_gui
                 half = await cluster.wait_pod("half")
         await check_that_no_scheduler_of_ours_is_there(cluster)
         await check_card(cluster, half)
+        slices, claims, results = documented(GUIDE, "look")
+        admin = cluster.kubectl.kubeconfig
+        claim = claim_named_by(half)
+        assert NODE in await run(slices, kubeconfig=admin)
+        assert claim in await run(claims, kubeconfig=admin)
+        (result,) = json.loads(await run(results, kubeconfig=admin, words={"NAME": claim}))
+        assert (result["request"], result["consumedCapacity"]["slots"]) == ("train", "1")
+        for command in documented(GUIDE, "switch-wiring"):
+            await run(command, kubeconfig=admin, words={"TEAM": "default", "NAME": NODE})
+        with steps.step("both wirings, until the node shares its cards again"):
+            (_, share, _) = documented(GUIDE, "claims-install")
+            await run(share, kubeconfig=admin, words={"NAME": NODE})
+        again = {**a_long_half(), "metadata": {**a_long_half()["metadata"], "name": "again"}}
+        await cluster.kubectl("apply", "-f", "-", stdin=again)
+        claim_named_by(await cluster.wait_pod("again"))

@@ -7,7 +7,7 @@ manifest; it is started again whenever it ends, as kubelet does.
 import asyncio
 import shutil
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,9 @@ import yaml
 from fracgpu import names
 from kube.kinds import DAEMONSETS, DEPLOYMENTS, PODS
 from simulator.envtest.ports import free_ports
+from tests.support.documented import documented, run
 from tests.support.gpu import a_gpu_pod
-from tests.support.kubectl import DEPLOY, Kubectl
+from tests.support.kubectl import DEPLOY
 from tests.support.processes import Child
 from tests.support.scheduler_pods import (
     SYSTEM,
@@ -29,13 +30,14 @@ from tests.support.scheduler_pods import (
     installed,
     settled,
     users,
+    without_webhooks,
 )
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(500)]
 
 OVERLAY = DEPLOY.parent / "overlays" / "cluster-scheduler"
-PATCHES = ("kube-scheduler+json.yaml", "kube-scheduler1+strategic.yaml")
+GUIDE = "docs/scheduler.md"
 AGENT = "fracgpu-kube-scheduler-files"
 
 
@@ -128,23 +130,29 @@ async def a_cluster(folder: Path) -> AsyncIterator[tuple[Harness, StaticPod]]:
         async with asyncio.TaskGroup() as group:
             holding = group.create_task(static.hold_up(), name="kubelet")
             try:
+                await follow(harness, "prepare", {"FOLDER": str(OVERLAY / "prepare")})
+                await without_webhooks(harness.kubectl)
+                assert await files_ready(harness)
                 yield harness, static
             finally:
                 holding.cancel()
 
 
-async def patched(kubectl: Kubectl, folder: Path) -> dict[str, Any]:
+async def follow(harness: Harness, block: str, words: Mapping[str, str] | None = None) -> None:
+    """Run the commands of the page."""
+    for line in documented(GUIDE, block):
+        await run(line, kubeconfig=harness.kubeconfig, words=words)
+
+
+async def patched(harness: Harness, folder: Path) -> dict[str, Any]:
     """Return the manifest as the administrator edits it."""
-    path = folder / "kube-scheduler.yaml"
+    manifests = folder / "etc" / "manifests"
+    manifests.mkdir(parents=True)
+    path = manifests / "kube-scheduler.yaml"
     await asyncio.to_thread(path.write_text, yaml.safe_dump(kubeadm_manifest()))
-    for name in PATCHES:
-        _, _, kind = name.removesuffix(".yaml").partition("+")
-        file = DEPLOY / "cluster-scheduler" / "files" / name
-        said = await kubectl(
-            *("patch", "--local", "-f", str(path), f"--type={kind}"),
-            *("--patch-file", str(file), "-o", "yaml"),
-        )
-        await asyncio.to_thread(path.write_text, said)
+    own = str(folder).removeprefix("/")
+    words = {"etc/kubernetes": f"{own}/etc", "tmp/kube-scheduler": f"{own}/kube-scheduler"}
+    await follow(harness, "patch", words)
     manifest: dict[str, Any] = yaml.safe_load(await asyncio.to_thread(path.read_text))
     return manifest
 
@@ -185,14 +193,14 @@ async def test_the_clusters_own_scheduler_takes_over_lives_through_a_new_authori
         pytest.skip("kubectl is not installed")
     async with a_cluster(tmp_path) as (harness, static):
         # The files first: they change no scheduler.
-        await until(lambda: files_ready(harness), what="the node's files", limit_s=90)
         assert static.starts == 1
         assert modes(harness.pods.kubelet.node_folder) == {"0o600"}
         await placed_by_ours(harness, "ours-before")
 
         # Then each control-plane node, then everything else.
-        await static.take(await patched(harness.kubectl, tmp_path))
+        await static.take(await patched(harness, tmp_path))
         await apply(harness.kubectl, OVERLAY)
+        await follow(harness, "drop-rights")
         await until(lambda: settled(harness), what="the extenders alone", limit_s=120)
         assert await containers_of(harness) == ["extender"]
         await placed_by_ours(harness, "ours-from-before")  # the name still counts
@@ -216,7 +224,7 @@ async def test_the_clusters_own_scheduler_takes_over_lives_through_a_new_authori
         await until(lambda: settled(harness), what="our kube-scheduler again", limit_s=120)
         assert await containers_of(harness) == ["extender", "kube-scheduler"]
         await static.take(kubeadm_manifest())
-        await harness.kubectl(*remove_words())
+        await follow(harness, "undo")
         await placed_by_ours(harness, "ours-again")
         plain = await placed(harness, "plain", "default-scheduler", containers=[PLAIN])
         assert names.ASSIGNMENT not in (plain["metadata"].get("annotations") or {})
@@ -228,12 +236,3 @@ PLAIN = {"name": "c", "image": "x"}
 async def placed_by_ours(harness: Harness, name: str) -> None:
     pod = await placed(harness, name, names.SCHEDULER_NAME)
     assert names.ASSIGNMENT in pod["metadata"]["annotations"]
-
-
-def remove_words() -> Sequence[str]:
-    """Return the command of docs/scheduler.md that undoes the first step."""
-    text = (DEPLOY.parent / "docs" / "scheduler.md").read_text()
-    (line,) = [
-        line for line in text.splitlines() if "app.kubernetes.io/component=cluster-sch" in line
-    ]
-    return line.split()[1:]

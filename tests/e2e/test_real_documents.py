@@ -1,20 +1,25 @@
 """Each manifest of our documents on a real API server that asks the real webhook."""
 
 import json
+from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 import yaml
 
+from certs.authority import make_ca
 from fracgpu.cards.card import Card, CardUuid
 from fracgpu.units import Mib
-from kube.kinds import NAMESPACES
+from kube.kinds import NAMESPACES, SECRETS
+from rebalancer.usage.credentials import CredentialFiles, read_credentials
 from tests.docs.test_manifests import SHOWN, ours
+from tests.fakes.clock import NOON
 from tests.support.documented import documented, run
 from tests.support.gpu import a_sharing_node, register
-from tests.support.helm import ROOT
+from tests.support.helm import ROOT, SYSTEM
 from tests.support.kubectl import Kubectl
 from tests.support.manifests import Shown
 from tests.support.markdown import blocks, documents
@@ -92,6 +97,25 @@ async def test_a_real_api_server_makes_of_each_manifest_what_its_document_says(
             await check(example, kubectl)
         for quota in quotas:
             await kubectl(*CREATE, stdin=yaml.safe_load(quota))
+
+
+async def test_the_secret_of_the_page_on_prometheus_has_credentials_that_are_read(
+    harness: Harness, tmp_path: Path
+) -> None:
+    assert harness.settings.kubeconfig is not None
+    authority = make_ca(name="theirs", now=NOON, life=timedelta(days=1))
+    for name, content in {"password": b"secret word", "ca.crt": authority.cert_pem}.items():
+        (tmp_path / name).write_bytes(content)
+    (command,) = documented("docs/prometheus.md", "credentials")
+    await run(command, kubeconfig=Path(harness.settings.kubeconfig), at=tmp_path)
+
+    secret = await harness.client.get_object(SECRETS, "fracgpu-prometheus", namespace=SYSTEM)
+    mounted = tmp_path / "mounted"
+    mounted.mkdir()
+    for name, coded in secret["data"].items():
+        (mounted / name).write_bytes(b64decode(coded))
+    found = read_credentials(CredentialFiles(folder=mounted))
+    assert found.headers["Authorization"] == f"Basic {b64encode(b'fracgpu:secret word').decode()}"
 
 
 async def test_the_commands_that_show_what_a_dialect_becomes(

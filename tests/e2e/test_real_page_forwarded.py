@@ -1,6 +1,7 @@
 """The page on a real cluster with the shipped manifests: kubectl port-forward leads to it alone."""
 
 import asyncio
+import os
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,6 +12,7 @@ import aiohttp
 import pytest
 
 from scheduler.page.server import LOOPBACK
+from tests.support.documented import documented
 from tests.support.kubectl import DEPLOY, Kubectl
 from tests.support.real_cluster import (
     SYSTEM,
@@ -42,11 +44,15 @@ for port in sys.argv[2:]:
 
 
 @asynccontextmanager
-async def forwarded(kubectl: Kubectl, pod: str) -> AsyncIterator[str]:
-    """Forward a local port to the page of a pod, as docs/page.md says; yield its address."""
+async def forwarded(kubectl: Kubectl, command: str) -> AsyncIterator[str]:
+    """Forward a port to the page of a pod by *command*; yield its address.
+
+    The local port is any that is free.
+    """
+    assert command.endswith(f" {PAGE_PORT}")
     process = await asyncio.create_subprocess_exec(
-        *("kubectl", "--kubeconfig", str(kubectl.kubeconfig), "-n", SYSTEM),
-        *("port-forward", f"pod/{pod}", f":{PAGE_PORT}"),
+        *("sh", "-c", f"exec {command.removesuffix(str(PAGE_PORT))}:{PAGE_PORT}"),
+        env={**os.environ, "KUBECONFIG": str(kubectl.kubeconfig)},
         stdout=asyncio.subprocess.PIPE,
     )
     try:
@@ -91,6 +97,7 @@ async def test_the_page_is_reached_by_port_forward_and_by_no_address_of_the_pod(
         await cluster.kubectl("apply", "-f", "-", stdin=a_long_half())
         await cluster.wait_pod("half")
         replicas = await settled_replicas(cluster)
+        (command,) = documented("docs/page.md", "forward")
         leader = await cluster.kubectl(
             *("-n", SYSTEM, "get", "lease", "fracgpu-scheduler-extender"),
             *("-o", "jsonpath={.spec.holderIdentity}"),
@@ -98,11 +105,12 @@ async def test_the_page_is_reached_by_port_forward_and_by_no_address_of_the_pod(
         others = [pod["metadata"]["name"] for pod in replicas if pod["metadata"]["name"] != leader]
         addresses = [pod["status"]["podIP"] for pod in replicas]
 
-        async with forwarded(cluster.kubectl, leader) as url, aiohttp.ClientSession() as http:
+        async with forwarded(cluster.kubectl, command) as url, aiohttp.ClientSession() as http:
             answer = await http.get(f"{url}/")
             assert "<title>FracGPU: cards</title>" in await answer.text()
             await read_until(http, url, '"pod":"default/half"')
-        async with forwarded(cluster.kubectl, others[0]) as url, aiohttp.ClientSession() as http:
+        other = f"kubectl -n {SYSTEM} port-forward pod/{others[0]} {PAGE_PORT}"
+        async with forwarded(cluster.kubectl, other) as url, aiohttp.ClientSession() as http:
             answer = await http.get(f"{url}/")
             assert answer.status == 503
             assert "another replica leads" in await answer.text()

@@ -19,7 +19,7 @@ def documented(document: str, name: str) -> list[str]:
     """Return the commands of the block of that name."""
     found = [block for block in blocks(document) if (block.language, block.name) == ("sh", name)]
     (block,) = found
-    return [line for line in block.text.splitlines() if line]
+    return [line for line in block.text.replace("\\\n", "").splitlines() if line]
 
 
 def documented_file(document: str, name: str) -> str:
@@ -27,6 +27,13 @@ def documented_file(document: str, name: str) -> str:
     found = [block.text for block in blocks(document) if block.text.startswith(f"# {name}\n")]
     (text,) = found
     return text
+
+
+def filled_in(command: str, words: Mapping[str, str]) -> str:
+    """Return the command with what a reader writes in place of *words*, as ``NAME``."""
+    for word, own in words.items():
+        command = re.sub(rf"\b{word}\b", own.replace("\\", r"\\"), command)
+    return command
 
 
 async def run(
@@ -46,8 +53,7 @@ async def run(
         at: the folder; the repository's root.
         limit_s: TimeoutError when it takes longer.
     """
-    for word, own in (words or {}).items():
-        command = re.sub(rf"\b{word}\b", own, command)
+    command = filled_in(command, words or {})
     # Helm, and fracgpu of this environment.
     path = f"{helm_or_skip().parent}:{Path(sys.executable).parent}:{os.environ['PATH']}"
     process = await asyncio.create_subprocess_shell(

@@ -411,7 +411,11 @@ async def install(api: ControlPlane, client: KubeClient, kubectl: Kubectl, folde
 async def apply(kubectl: Kubectl, folder: Path) -> None:
     """Apply a kustomization; a new API server may have no schemas for kubectl to check by yet."""
     await kubectl("apply", "--server-side", "--validate=false", "-k", str(folder))
-    # The webhook's pods are not run here, so its configurations would fail every request.
+    await without_webhooks(kubectl)
+
+
+async def without_webhooks(kubectl: Kubectl) -> None:
+    """Delete the webhook's configurations: its pods are not run here, so they fail requests."""
     for kind in ("mutating", "validating"):
         await kubectl("delete", f"{kind}webhookconfiguration", "fracgpu-webhook")
 

@@ -28,6 +28,7 @@ from tests.support.dashboards import (
     one_card,
     the_rules_are_evaluated_and_nothing_is_critical,
 )
+from tests.support.documented import documented, filled_in
 from tests.support.processes import is_alive, output_of
 from tests.support.waiting import until_true
 
@@ -199,11 +200,11 @@ async def test_one_run_prints_plain_lines_and_a_report_fills_every_dashboard_and
     async for line in demo.stdout:
         text += line.decode()
         if b"Ctrl-C stops everything" in line:
-            tried = [await _tried(command) for command in _suggested(text)]
             (address,) = re.findall(r"^The page +(http\S+)$", text, re.MULTILINE)
             async with aiohttp.ClientSession() as http, http.get(address) as answer:
                 page = await answer.text()
             await _dashboards_are_filled(text, began_s)
+            tried = [await _tried(it) for it in (*_suggested(text), *_documented(text))]
             children = _descendants(demo.pid)
             demo.send_signal(signal.SIGINT)  # the verdict stays
     await demo.wait()
@@ -278,6 +279,27 @@ def _suggested(text: str) -> list[str]:
     found = [f"{export}; {command}" for command in commands]
     assert len(found) >= 8
     return found
+
+
+def _documented(text: str) -> list[str]:
+    """Return commands of our pages on a running cluster, with what a reader fills in."""
+    (export,) = re.findall(r"^API server +(export KUBECONFIG=\S+)$", text, re.MULTILINE)
+    card = "kubectl get node gpu-node-1 -o jsonpath='{.metadata.annotations.fracgpu\\.io/cards}'"
+    words = {
+        "NAMESPACE": "demo",
+        "NAME": "chat",
+        "NODE/CARD": "gpu-node-2/5",
+        "NODE": "gpu-node-1",
+        "UUID": f"$({card} | grep -o 'GPU-[0-9a-f-]*' | tail -n 1)",
+    }
+    found = [
+        *documented("docs/how-to.md", "change-a-share"),
+        *documented("docs/how-to.md", "out-of-service"),
+        *documented("docs/how-to.md", "drain-a-card"),
+        *documented("docs/certificates.md", "certs"),
+    ]
+    path = f"export PATH={Path(sys.executable).parent}:$PATH"
+    return [f"{export}; {path}; {filled_in(line, words)}" for line in found]
 
 
 async def _tried(command: str) -> str:
