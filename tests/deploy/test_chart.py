@@ -827,6 +827,26 @@ def notes(namespace: str = "fracgpu-system", values: Json | None = None) -> str:
     return done.out.partition("NOTES:")[2]
 
 
+@pytest.mark.parametrize(
+    ("wiring", "more"), [("devicePlugin", set()), ("claims", {"resourceclaims"})]
+)
+def test_the_role_in_which_the_notes_list_cards_may_list_what_holds_them(
+    wiring: str, more: set[str]
+) -> None:
+    ((role, container),) = re.findall(r"exec deployment/(\S+) -c (\S+) -- fracgpu cards", notes())
+    objects = {
+        it["kind"]: it
+        for it in rendered({"wiring": wiring})
+        if it["kind"] in ("Deployment", "ClusterRole") and it["metadata"]["name"] == role
+    }
+
+    pod = objects["Deployment"]["spec"]["template"]["spec"]
+    assert container in [it["name"] for it in pod["containers"]]
+    rules = [it for it in objects["ClusterRole"]["rules"] if "list" in it["verbs"]]
+    may = {resource for rule in rules for resource in rule["resources"]}
+    assert {"nodes", "pods", "moves"} | more <= may
+
+
 def test_the_notes_say_what_helm_uninstall_leaves_and_what_to_run() -> None:
     said = notes()
 
