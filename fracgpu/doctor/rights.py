@@ -148,7 +148,7 @@ def _granted(facts: Facts, account: str) -> Iterator[tuple[bool, Json]]:
     }
     for binding in known(facts.access_bindings):
         subjects = binding.get("subjects") or ()
-        if its.isdisjoint((it["kind"], it["name"], it.get("namespace")) for it in subjects):
+        if its.isdisjoint((one["kind"], one["name"], one.get("namespace")) for one in subjects):
             continue
         of_cluster = binding["roleRef"]["kind"] == "ClusterRole"
         there = tuple(body for body in roles if ("namespace" in body["metadata"]) != of_cluster)
