@@ -122,14 +122,16 @@ def readable(body: bytes) -> bytes:
     """Return what the API server sent, such that decoders, which recurse, read all parts of it.
 
     The API server gives back what users wrote into a pod's ``managedFields`` or a claim's
-    parameters for another driver: ten thousand levels, and halves of surrogate pairs. In such an
-    object null stands for what is nested more than 64 levels deep, where nothing is that we read,
-    and U+FFFD for a half.
+    parameters for another driver: ten thousand levels, halves of surrogate pairs, and bytes that
+    are no UTF-8. In such an object null stands for what is nested more than 64 levels deep, where
+    nothing is that we read, and U+FFFD for what is no character.
     """
     try:
         msgspec.json.decode(b"".join((_SPARE[0], body, _SPARE[1])), type=msgspec.Raw)
+        if not body.isascii():
+            body.decode()
     except (ValueError, RecursionError):
-        return _ESCAPES.sub(_whole, _shallow(body))
+        return _ESCAPES.sub(_whole, _shallow(body.decode(errors="replace").encode()))
     return body
 
 

@@ -120,6 +120,7 @@ def _has(informer: Informer[bytes], keys: Set[ObjectKey]) -> bool:
     [
         pytest.param(b'{"f:a":' * 1_200 + b"{}" + b"}" * 1_200, id="nested deeply"),
         pytest.param(rb'{"f:\ud800":{}}', id="half a surrogate pair"),
+        pytest.param(b'{"f:a":"\xff"}', id="no UTF-8"),
     ],
 )
 async def test_what_anybody_may_write_is_listed_and_watched_beside_everything_else(

@@ -231,7 +231,9 @@ json_values = st.recursive(
 def test_what_stands_beside_what_cannot_be_decoded_is_kept_as_it_is(value: Any) -> None:
     for written in (json.dumps(value), json.dumps(value, ensure_ascii=False, indent=1)):
         text = written.encode(errors="replace").decode()
-        for body in (nested(2_000, beside=text), nested(3, beside=text, key="\\ud800")):
+        half = nested(3, beside=text, key="\\ud800")
+        odd = nested(3, beside=text).replace(b"f:a", b"\xff", 1)
+        for body in (nested(2_000, beside=text), half, odd):
             assert decode_object(readable(body))["more"] == json.loads(text)
         assert readable(text.encode()) == text.encode()
 
