@@ -19,7 +19,14 @@ from deviceplugin.enforcement.gate import PROOF_PATH, Gate
 from deviceplugin.enforcement.limiter import Limiter
 from deviceplugin.identity.starts import ContainerStarts
 from deviceplugin.metrics import DevicePluginMetrics
-from deviceplugin.nri.interface import Adjustment, Container, Mount, PodSandbox, Refused
+from deviceplugin.nri.interface import (
+    Adjustment,
+    Container,
+    ContainerState,
+    Mount,
+    PodSandbox,
+    Refused,
+)
 from fracgpu import names
 from fracgpu.cards.card import Card, CardUuid
 from fracgpu.state.allocation import Slice, write_assignment
@@ -252,8 +259,12 @@ async def test_a_strangers_container_is_left_alone_and_known_by_its_cgroup() -> 
 
     rig.starts.remove_container(sandbox, container)
     assert rig.starts.containers == {}
-    rig.starts.synchronize([sandbox], [container])
-    assert rig.starts.containers == {"c": ("uid-x", "/kubepods/podx/c")}
+    every = [replace(container, id=state.name, state=state) for state in ContainerState]
+    rig.starts.synchronize([sandbox], every)
+    assert rig.starts.containers["RUNNING"] == ("uid-x", "/kubepods/podx/c")
+    assert rig.starts.containers.keys() == set(ContainerState.__members__)
+    # Whose limits are audited.
+    assert (rig.starts.running or {}).keys() == {"RUNNING", "PAUSED"}
 
 
 def refusal(rig: Rig, sandbox: PodSandbox, container: Container) -> str:
