@@ -12,6 +12,7 @@ import pytest
 from deviceplugin.container.cri import RuntimeUnknownError, RuntimeWatch, knows_cdi
 from deviceplugin.proto import cri_pb2 as messages
 from deviceplugin.proto import cri_pb2_grpc as services
+from simulator.background import background
 from tests.fakes.clock import VirtualClock
 from tests.support.node import short_folder
 
@@ -143,6 +144,21 @@ async def test_one_question_without_an_answer_may_meet_a_restart_and_three_do_no
         for problem in (None, None, f"{socket} answered UNAVAILABLE"):
             assert await watch.check() is not None  # no container starts on a guess
             assert watch.problem == problem
+
+
+async def test_a_runtime_is_asked_after_each_period_and_sooner_where_it_did_not_answer() -> None:
+    clock, runtime, asked = VirtualClock(), FakeRuntime(CDI), list[int]()
+    with short_folder() as root:
+        watch = RuntimeWatch(root / "cri.sock", injection="auto", clock=clock, period_s=30)
+        async with background(watch.run()):
+            await clock.wait_for_sleepers(1)
+            async with serving(runtime, root / "cri.sock"):
+                for pause_s in (2, 29, 1):
+                    await clock.advance(pause_s)
+                    await clock.wait_for_sleepers(1)
+                    asked.append(len(runtime.verbose))
+
+    assert asked == [1, 1, 2]
 
 
 async def test_what_an_administrator_has_decided_is_not_asked(tmp_path: Path) -> None:
