@@ -124,16 +124,22 @@ class Extender:
         self._host_left = host_left
 
     def filter(self, args: ExtenderArgs) -> FilterResult:
-        """Return the candidates on which the pod fits, and the reasons for the others."""
+        """Return the candidates on which the pod fits, the reasons for the others, and scores."""
         pod, names = args.pod, args.node_names
+        unscored = partial(_scores, None, len(names))
         if pod.need_problem:
-            return FilterResult(unresolvable=dict.fromkeys(names, pod.need_problem))
+            unresolvable = dict.fromkeys(names, pod.need_problem)
+            return FilterResult(unresolvable=unresolvable, scores=unscored)
         if pod.need is None:
-            return FilterResult(passed=names)
+            return FilterResult(passed=names, scores=unscored)
         reserved = self.reserved_node(pod, names)
         if reserved:
             others = (name for name in names if name != reserved)
-            return FilterResult(passed=(reserved,), failed=dict.fromkeys(others, _RESERVED))
+            return FilterResult(
+                passed=(reserved,),
+                failed=dict.fromkeys(others, _RESERVED),
+                scores=partial(_scores, _given(names.index(reserved)), len(names)),
+            )
         found = self._evaluate(pod, pod.need, names)
         fits = found.fit.fits
         own = self._own_node(pod.record.uid, pod.need)
@@ -141,8 +147,9 @@ class Extender:
             fits[names.index(own)] = True
         passed = tuple(compress(names, fits.tolist()))
         best = partial(self._best, pod, pod.need, names, found, own)
+        scores = partial(self._scores, pod, pod.need, names, found, own)
         if len(passed) == len(names):
-            return FilterResult(passed=passed, best=best)
+            return FilterResult(passed=passed, best=best, scores=scores)
         # Every node gets the same text: kube-scheduler sums up equal reasons and sorts different
         # ones as text, so only one combined text can list the most common obstacle first.
         refusals, no = found.fit.refusals, tuple(compress(names, (~fits).tolist()))
@@ -156,6 +163,7 @@ class Extender:
             failed=dict.fromkeys(compress(no, may_help.tolist()), text),
             unresolvable=dict.fromkeys(compress(no, (~may_help).tolist()), text),
             best=best,
+            scores=scores,
         )
 
     def reserved_node(self, pod: PodInfo, names: Sequence[str]) -> str:
@@ -207,24 +215,6 @@ class Extender:
         answer = place(node_info, need, strategy=self._strategy())
         return name if isinstance(answer, Placement) else ""
 
-    def prioritize(self, args: ExtenderArgs) -> IntArray:
-        """Return the candidates' scores, 0 to 10, in their order; exactly one that fits gets 10.
-
-        All scores are 0 if the pod requests no card.
-        """
-        pod, names = args.pod, args.node_names
-        scores = np.zeros(len(names), np.int64)
-        if pod.need is None:
-            return scores
-        # Where a card is reserved for it, or where its earlier Binding may have taken effect.
-        own = self.reserved_node(pod, names) or self._own_node(pod.record.uid, pod.need)
-        found = self._evaluate(pod, pod.need, names)
-        choice = self._choice(pod, pod.need, names, found, own)
-        if choice is not None:
-            scores[choice.ranked] = np.rint(choice.quality * _RUNNER_UP).astype(np.int64)
-            scores[choice.best] = MAX_SCORE
-        return scores
-
     def ranked(self, args: ExtenderArgs) -> tuple[str, ...]:
         """Return the candidates on which the pod fits, the best first.
 
@@ -248,7 +238,7 @@ class Extender:
         self, pod: PodInfo, need: PodNeed, names: Sequence[str], found: _Candidates, own: str
     ) -> _Choice | None:
         if own and own in names:
-            return _Choice(best=names.index(own), ranked=_NO_PLACES, quality=_NO_QUALITY)
+            return _given(names.index(own))
         fits, avoided = found.fit.fits, found.fit.avoided
         if not fits.any():
             return None
@@ -261,6 +251,11 @@ class Extender:
         ties = places[quality == quality.max()]
         best = ties[found.rows[ties].argmin()]
         return _Choice(best=int(best), ranked=places, quality=quality)
+
+    def _scores(
+        self, pod: PodInfo, need: PodNeed, names: Sequence[str], found: _Candidates, own: str
+    ) -> IntArray:
+        return _scores(self._choice(pod, need, names, found, own), len(names))
 
     def _best(
         self, pod: PodInfo, need: PodNeed, names: Sequence[str], found: _Candidates, own: str
@@ -296,6 +291,20 @@ class Extender:
             rows, closed = found.rows[places], found.denied
             quality = order.score(need, pod.host, rows, by_cards=by_cards, closed=closed)
         return by_cards if quality is None else quality
+
+
+def _given(place: int) -> _Choice:
+    """Return the choice of a node that the pod has a card on already."""
+    return _Choice(best=place, ranked=_NO_PLACES, quality=_NO_QUALITY)
+
+
+def _scores(choice: _Choice | None, count: int) -> IntArray:
+    """Return the scores of so many candidates; all are 0 if none was chosen."""
+    scores = np.zeros(count, np.int64)
+    if choice is not None:
+        scores[choice.ranked] = np.rint(choice.quality * _RUNNER_UP).astype(np.int64)
+        scores[choice.best] = MAX_SCORE
+    return scores
 
 
 def narrowed(args: ExtenderArgs, result: FilterResult) -> FilterResult:
