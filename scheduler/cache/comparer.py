@@ -9,7 +9,6 @@ overcommitted card, whoever bound its pods.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Final
 
-import numpy as np
 import structlog
 
 from fracgpu.cards.card import NodeCards
@@ -34,32 +33,33 @@ _NONE: Final = -1
 class _ObservedPods:
     """What the informer's pods hold, by node, and what follows from that for Moves.
 
-    Pods are in arrays, which are nothing to the garbage collector: of tuples and lists it would
-    look at each of 100,000 pods, for ten milliseconds at a time.
+    The garbage collector does not look at these dicts, of strings, numbers and what pods hold. Of
+    lists it would look at each of 100,000 pods, for ten milliseconds at a time.
 
     Attributes:
         moves: the Moves whose reservation a pod has consumed.
         placed: those of *awaited* that are bound.
     """
 
-    def __init__(self, pods: Iterable[AnyPod], *, awaited: Set[str]) -> None:
-        self._pods = np.fromiter(pods, object)
+    def __init__(self, *, awaited: Set[str]) -> None:
         self._awaited = awaited
-        self._last: dict[str, int] = {}  # the place of one of the pods of each node
-        self._before = np.full(len(self._pods), _NONE)  # and from each to the next one
+        self._held: dict[int, PodAllocation] = {}
+        self._last: dict[str, int] = {}  # the number of one of the pods of each node
+        self._next: dict[int, int] = {}  # and from each to another one
         self.moves: set[str] = set()
         self.placed: set[str] = set()
 
-    def reading(self) -> Iterator[None]:
+    def reading(self, pods: Iterable[AnyPod]) -> Iterator[None]:
         """Read the pods in steps. One that changes meanwhile changes its node."""
-        for at, pod in enumerate(self._pods):
-            if at % _PODS_AT_ONCE == _PODS_AT_ONCE - 1:
+        for number, pod in enumerate(pods):
+            if number % _PODS_AT_ONCE == _PODS_AT_ONCE - 1:
                 yield
             if not isinstance(pod, BoundPod):
                 continue
             if pod.allocation.holds_anything:
-                self._before[at] = self._last.get(pod.node, _NONE)
-                self._last[pod.node] = at
+                self._held[number] = pod.allocation
+                self._next[number] = self._last.get(pod.node, _NONE)
+                self._last[pod.node] = number
                 if pod.uid in self._awaited:
                     self.placed.add(pod.uid)
             if pod.live:
@@ -67,10 +67,10 @@ class _ObservedPods:
 
     def on_node(self, node: str) -> Iterator[PodAllocation]:
         """Yield what each pod of a node holds."""
-        at = self._last.get(node, _NONE)
-        while at != _NONE:
-            yield self._pods[at].allocation
-            at = self._before[at]
+        number = self._last.get(node, _NONE)
+        while number != _NONE:
+            yield self._held[number]
+            number = self._next[number]
 
 
 class CacheComparer:
@@ -80,7 +80,7 @@ class CacheComparer:
         ledger: who holds what.
         matrix: the node matrix that requests are answered from.
         nodes: returns the informer's nodes.
-        pods: returns the informer's pods.
+        pods: returns the informer's pods; they are read in steps, between which some may change.
         moves: returns what the informer's Moves claim.
         clock: the time at which cordons and assumptions are evaluated.
         on_drift: called after each comparison with the number of nodes that differ.
@@ -127,8 +127,8 @@ class CacheComparer:
             if claims.hold is not None:
                 holds.setdefault(claims.hold.node, []).append(claims.hold)
         awaited = {hold.pod_uid for here in holds.values() for hold in here}
-        pods = _ObservedPods(self._pods(), awaited=awaited)
-        for _ in pods.reading():
+        pods = _ObservedPods(awaited=awaited)
+        for _ in pods.reading(self._pods()):
             await self._clock.sleep(0)
         reserved = self._reserved(pods.moves)
         nodes = {node.node: node for node in self._nodes()}
