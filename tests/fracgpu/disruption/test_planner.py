@@ -14,7 +14,7 @@ from fracgpu.cards.card import CardUuid, Health, NodeCards
 from fracgpu.disruption.change_freeze import ChangeFreeze, parse_schedule
 from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.disruption.heat import CardHeat, Heat, ReadingQuality
-from fracgpu.disruption.move import HoldReason, Plan
+from fracgpu.disruption.move import HeldBack, HoldReason, Plan
 from fracgpu.disruption.planner import (
     advance_all,
     cards_to_avoid,
@@ -329,27 +329,25 @@ def test_a_planned_move_is_looked_at_again(
     assert (held.reason if held else None) is reason
 
 
-def test_while_it_is_paused_nothing_is_begun() -> None:
-    found = plan(a_disruption_state(), replace(ACTIVE, paused=True))
+FREEZE = ChangeFreeze(
+    text="", schedule=parse_schedule("0 11 * * *"), zone=UTC, duration=timedelta(hours=2)
+)
+
+
+@pytest.mark.parametrize(
+    ("policy", "reason", "detail"),
+    [
+        ({"paused": True}, HoldReason.PAUSED, ""),
+        ({"change_freezes": (FREEZE,)}, HoldReason.CHANGE_FREEZE, "until 2026-01-05 13:00 UTC"),
+    ],
+)
+def test_paused_or_in_a_change_freeze_nothing_is_begun_and_the_plan_says_why(
+    policy: dict[str, Any], reason: HoldReason, detail: str
+) -> None:
+    found = plan(a_disruption_state(), replace(ACTIVE, **policy))
 
     assert found.moves == ()
-    assert reasons(found) == {HoldReason.PAUSED}
-
-
-def test_during_a_change_freeze_nothing_is_begun_and_the_plan_says_until_when() -> None:
-    freeze = ChangeFreeze(
-        text="0 11 * * *",
-        schedule=parse_schedule("0 11 * * *"),
-        zone=UTC,
-        duration=timedelta(hours=2),
-    )
-
-    found = plan(a_disruption_state(), replace(ACTIVE, change_freezes=(freeze,)))
-
-    assert found.moves == ()
-    assert [(held.subject, held.reason, held.detail) for held in found.held] == [
-        ("cluster", HoldReason.CHANGE_FREEZE, "until 2026-01-05 13:00 UTC")
-    ]
+    assert found.held == (HeldBack(subject="cluster", reason=reason, detail=detail),)
 
 
 HEATS = (*[Heat.COOL] * 5, *Heat)  # else hardly any state has two targets

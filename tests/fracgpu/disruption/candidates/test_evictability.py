@@ -66,6 +66,7 @@ def a_resize(*, granted: Assignment) -> Resize:
     [
         {},
         {"started_at": NOON - timedelta(minutes=15)},
+        {"labels": {"pod-template-hash": "5d4f"}, "rebalance": Rebalance.SURGE},
         {"record": {"resize": a_resize(granted=LESS)}},
     ],
 )
@@ -80,12 +81,6 @@ def test_the_only_replica_of_a_deployment_may_be_moved_because_its_replacement_i
 
     assert refusal(with_sibling=False, labels=hashed) is None
     assert refusal(with_sibling=False) is HoldReason.SINGLE_REPLICA
-
-
-def test_a_pod_of_a_deployment_that_asks_for_a_surge_may_be_moved() -> None:
-    hashed = {"pod-template-hash": "5d4f"}
-
-    assert refusal(labels=hashed, rebalance=Rebalance.SURGE) is None
 
 
 @pytest.mark.parametrize(
