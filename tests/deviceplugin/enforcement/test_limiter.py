@@ -127,6 +127,9 @@ def test_a_new_agent_keeps_the_promise_for_a_card_that_cannot_be_limited_any_mor
     pod = a_pod(assigned={"train": [("GPU-a", 1000), ("GPU-b", 300)]}, annotations=annotations)
 
     promised = node.limiter.limits_of(CONTAINER, pod)
+    for unknown in (None, a_pod(assigned={})):
+        with pytest.raises(EnforcementError, match="does not know its cards"):
+            node.limiter.limits_of(CONTAINER, unknown)
 
     assert [limit.card for limit in promised] == ["GPU-a", "GPU-b"]
     with pytest.raises(EnforcementError, match="GPU-b cannot be limited: driver: GPU-b: the dri"):
