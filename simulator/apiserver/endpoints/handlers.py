@@ -212,6 +212,8 @@ class Handlers:
 
     def _watch(self, target: Target, request: Request) -> Reply:
         query = request.query
+        if query.get("sendInitialEvents") in _YES:  # as without the feature WatchList: clients list
+            raise ApiError(HTTPStatus.UNPROCESSABLE_ENTITY, "Invalid", "no sendInitialEvents")
         version = query.get("resourceVersion", "")
         options = WatchOptions(
             selection=_selection(target, request),

@@ -9,6 +9,7 @@ import pytest
 
 from kube.access import connect, connect_to
 from kube.client import KubeClient
+from kube.errors import Invalid
 from kube.kinds import CONFIGMAPS, PODS, VALIDATING_WEBHOOKS
 from simulator.apiserver.admission.webhooks import Call, CallError
 from simulator.apiserver.apimachinery.storage import Store
@@ -157,3 +158,10 @@ async def test_a_body_larger_than_the_servers_limit_is_refused(api: ApiServer) -
         url = f"{api.url}/api/v1/namespaces/default/configmaps"
         async with session.post(url, data=io.BytesIO(b"x" * (3 * 1024**2 + 1))) as response:
             assert response.status == 413
+
+
+async def test_a_watch_that_wants_a_list_first_is_refused_so_that_kubectl_lists(
+    kube: KubeClient,
+) -> None:
+    with pytest.raises(Invalid, match="sendInitialEvents"):
+        await kube.get_path("/api/v1/pods", query={"watch": "true", "sendInitialEvents": "true"})
