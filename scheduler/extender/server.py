@@ -41,15 +41,6 @@ _JSON: Final = "application/json"
 _Body = Callable[[bytes], Awaitable[bytes]]  # answers a body
 
 
-async def _others_have_their_turn() -> None:
-    """Let what is ready run between evaluating nodes and ranking them.
-
-    Each takes milliseconds on thousands of nodes. What changes meanwhile is as what changes while
-    the answer is on its way: a Binding is checked once more.
-    """
-    await asyncio.sleep(0)
-
-
 class NotReady(Exception):  # noqa: N818 - an answer, not a mistake
     """This replica must not answer now; ``str()`` says why."""
 
@@ -123,7 +114,7 @@ class ExtenderServer(HttpServer):
         args = api.read_args(body, find=self._find)
         why_not = self._leader_gate.why_not()
         if why_not:
-            return await self._filtered(args, FilterResult(error=why_not))
+            return self._filtered(args, FilterResult(error=why_not))
         before = self._cycles.begin(args.pod)
         if before is not None:
             await before
@@ -132,12 +123,11 @@ class ExtenderServer(HttpServer):
         result = None if args.pod.gang is None else await self._gangs.filter(args)
         if result is None:
             result = await self._stale_cache_retry.filter(args)
-        return await self._filtered(args, result)
+        return self._filtered(args, result)
 
-    async def _filtered(self, args: ExtenderArgs, result: FilterResult) -> bytes:
+    def _filtered(self, args: ExtenderArgs, result: FilterResult) -> bytes:
         self._cycles.filtered(args.pod, result)
         self._on_filtered(args.pod, result)
-        await _others_have_their_turn()
         if args.pod.pod_group:
             result = self._groups.answer(args, result)
         elif self._narrow is not None:
@@ -149,9 +139,8 @@ class ExtenderServer(HttpServer):
         why_not = self._leader_gate.why_not()
         if why_not:
             raise NotReady(why_not)
-        result = self._extender.filter(args)
-        await _others_have_their_turn()
-        return api.write_priorities(args.node_names, result.scores())
+        scores = self._extender.filter(args).scores()
+        return api.write_priorities(args.node_names, scores)
 
     async def _preempt(self, body: bytes) -> bytes:
         args = api.read_preemption_args(body)

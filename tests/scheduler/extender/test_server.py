@@ -5,10 +5,8 @@ import gc
 import io
 import json
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -21,7 +19,7 @@ from fracgpu.names import GANG
 from process.http2.connections import ALPN
 from process.telemetry import Readiness
 from process.tls import ServingTls
-from scheduler.extender.api import ExtenderArgs, FilterResult, ProtocolError
+from scheduler.extender.api import FilterResult, ProtocolError
 from scheduler.extender.filter import StaleCacheRetry, narrowed
 from scheduler.extender.server import ExtenderServer
 from scheduler.metrics import RequestActivity
@@ -131,30 +129,6 @@ async def test_a_bind_which_mostly_waits_is_no_activity() -> None:
             begun.append(activity.begun)
 
     assert begun == [1, 1, 2, 2]
-
-
-@pytest.mark.parametrize("verb", ["filter", "prioritize"])
-async def test_others_have_their_turn_between_evaluating_nodes_and_ranking_them(
-    verb: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    order: list[str] = []
-
-    def noted(args: ExtenderArgs) -> FilterResult:
-        result = evaluate(args)
-        asyncio.get_running_loop().call_soon(order.append, "others")
-        best, scores = partial(ranked, result.best), partial(ranked, result.scores)
-        return replace(result, best=best, scores=scores)
-
-    def ranked(answer: Callable[[], Any]) -> Any:
-        order.append("ranked")
-        return answer()
-
-    async with serving(narrow=True) as served:
-        evaluate = served.cluster.extender.filter
-        monkeypatch.setattr(served.cluster.extender, "filter", noted)
-        await served.ask(verb, recorded(f"{verb}-names"))
-
-    assert order == ["others", "ranked"]
 
 
 async def test_nodes_that_have_all_changed_are_taken_over_a_few_at_a_time() -> None:
