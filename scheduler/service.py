@@ -7,9 +7,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeVar
-
-import numpy as np
 
 from component import config_keys, placement_config
 from component.certificate_watcher import CertificateWatcher
@@ -81,8 +78,6 @@ from scheduler.settings import SchedulerSettings
 from scheduler.settling_memory import settling_memory
 from scheduler.version_skew import VersionSkewCheck
 from scheduler.workload_learner import WorkloadLearner
-
-_T = TypeVar("_T")
 
 _LEARN_S = 60.0  # between two checks whether the workload has changed
 
@@ -237,7 +232,7 @@ class _Lists:
         watched: the informers.
         nodes: returns the nodes as the ledger is to have them.
         pods: returns the pods without a claim of ours.
-        holders: returns all that may hold cards, to be read while they change.
+        holders: returns all that may hold cards.
         find: returns a pod by namespace and name.
         move_changed: takes notice of what a Move claims.
         tasks: what else follows them.
@@ -250,14 +245,6 @@ class _Lists:
     find: Callable[[str, str], AnyPod | None]
     move_changed: Callable[[Change[MoveClaims]], None]
     tasks: Mapping[str, Callable[[], Awaitable[None]]] = field(default_factory=dict)
-
-
-def _listed(informer: Informer[_T]) -> Iterable[_T]:
-    """Return the objects of an informer as they are now.
-
-    In an array, which is nothing to the garbage collector; at a tuple it looks for milliseconds.
-    """
-    return np.fromiter(informer.items().values(), object)
 
 
 def _extender_lists(
@@ -279,7 +266,7 @@ def _extender_lists(
         watched={"nodes": nodes, "pods": pods},
         nodes=lambda: nodes.items().values(),
         pods=lambda: pods.items().values(),
-        holders=partial(_listed, pods),
+        holders=lambda: pods.items().values(),
         find=pods.get,
         move_changed=core.handlers.move_changed,
     )
@@ -379,7 +366,7 @@ class _ClaimParts:
         )
 
     def _without_claim(self) -> Iterable[ObservedPod]:
-        for pod in _listed(self.pods):
+        for pod in self.pods.items().values():
             if isinstance(pod, BoundPod) or not pod.info.claim_key:
                 yield pod
 

@@ -6,12 +6,13 @@ number of nodes that differ is a metric, and each one is an error in the log. So
 overcommitted card, whoever bound its pods.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Set
+from datetime import datetime
 from typing import Final
 
 import structlog
 
-from fracgpu.cards.card import NodeCards
+from fracgpu.cards.card import CardUuid, NodeCards
 from fracgpu.placement.node_matrix import NodeMatrix
 from fracgpu.state.bound_pod import BoundPod
 from fracgpu.state.card_hold import CardHold, held_cards
@@ -23,54 +24,8 @@ from scheduler.cache.event_handlers import AnyPod
 
 log = structlog.get_logger()
 
-# Each takes a millisecond or two, then kube-scheduler's requests are served.
-_PODS_AT_ONCE: Final = 2_000
-_NODES_AT_ONCE: Final = 20
-
-_NONE: Final = -1
-
-
-class _ObservedPods:
-    """What the informer's pods hold, by node, and what follows from that for Moves.
-
-    The garbage collector does not look at these dicts, of strings, numbers and what pods hold. Of
-    lists it would look at each of 100,000 pods, for ten milliseconds at a time.
-
-    Attributes:
-        moves: the Moves whose reservation a pod has consumed.
-        placed: those of *awaited* that are bound.
-    """
-
-    def __init__(self, *, awaited: Set[str]) -> None:
-        self._awaited = awaited
-        self._held: dict[int, PodAllocation] = {}
-        self._last: dict[str, int] = {}  # the number of one of the pods of each node
-        self._next: dict[int, int] = {}  # and from each to another one
-        self.moves: set[str] = set()
-        self.placed: set[str] = set()
-
-    def reading(self, pods: Iterable[AnyPod]) -> Iterator[None]:
-        """Read the pods in steps. One that changes meanwhile changes its node."""
-        for number, pod in enumerate(pods):
-            if number % _PODS_AT_ONCE == _PODS_AT_ONCE - 1:
-                yield
-            if not isinstance(pod, BoundPod):
-                continue
-            if pod.allocation.holds_anything:
-                self._held[number] = pod.allocation
-                self._next[number] = self._last.get(pod.node, _NONE)
-                self._last[pod.node] = number
-                if pod.uid in self._awaited:
-                    self.placed.add(pod.uid)
-            if pod.live:
-                self.moves.add(pod.allocation.move)
-
-    def on_node(self, node: str) -> Iterator[PodAllocation]:
-        """Yield what each pod of a node holds."""
-        number = self._last.get(node, _NONE)
-        while number != _NONE:
-            yield self._held[number]
-            number = self._next[number]
+_PODS_AT_ONCE: Final = 2_000  # takes a millisecond or two
+_NODES_AT_ONCE: Final = 50  # takes some milliseconds, then kube-scheduler's requests are served
 
 
 class CacheComparer:
@@ -80,7 +35,7 @@ class CacheComparer:
         ledger: who holds what.
         matrix: the node matrix that requests are answered from.
         nodes: returns the informer's nodes.
-        pods: returns the informer's pods; they are read in steps, between which some may change.
+        pods: returns the informer's pods.
         moves: returns what the informer's Moves claim.
         clock: the time at which cordons and assumptions are evaluated.
         on_drift: called after each comparison with the number of nodes that differ.
@@ -119,20 +74,13 @@ class CacheComparer:
 
     async def once(self) -> tuple[str, ...]:
         """Compare now; return the names of the nodes that differ."""
-        await self._refresh()
+        self._matrix.refresh(now=self._clock.now())
         moment = self._matrix.now
         known = set(self._matrix.rows)
-        holds: dict[str, list[CardHold]] = {}
-        for claims in self._moves():
-            if claims.hold is not None:
-                holds.setdefault(claims.hold.node, []).append(claims.hold)
-        awaited = {hold.pod_uid for here in holds.values() for hold in here}
-        pods = _ObservedPods(awaited=awaited)
-        for _ in pods.reading(self._pods()):
-            await self._clock.sleep(0)
-        reserved = self._reserved(pods.moves)
+        holds, moves = await self._held()
+        reserved = self._reserved(moves)
         nodes = {node.node: node for node in self._nodes()}
-        await self._refresh()
+        self._matrix.refresh(now=self._clock.now())
         known.update(self._matrix.rows)
         names = sorted({*nodes, *self._ledger.nodes, *self._matrix.rows})
         differ: list[str] = []
@@ -140,25 +88,15 @@ class CacheComparer:
         for at, name in enumerate(names):
             if at % _NODES_AT_ONCE == _NODES_AT_ONCE - 1:
                 await self._clock.sleep(0)
-                await self._refresh()
+                self._matrix.refresh(now=self._clock.now())
             untouched = self._is_untouched(name, moment, known)
-            if untouched and not self._agrees(
-                name,
-                nodes.get(name),
-                pods,
-                reserved=reserved.get(name, ()),
-                kept=holds.get(name, ()),
-            ):
+            if untouched and not self._agrees(name, nodes.get(name), holds, reserved):
                 differ.append(name)
                 log.error("ledger_drifted", node=name)
             overcommitted += self._overcommitted(name)
         self._on_drift(len(differ))
         self._on_overcommitted(overcommitted)
         return tuple(differ)
-
-    async def _refresh(self) -> None:
-        for _ in self._matrix.refreshing(self._clock.now):
-            await self._clock.sleep(0)
 
     def _overcommitted(self, name: str) -> int:
         """Log the overcommitted cards of a node, and return their number."""
@@ -203,7 +141,22 @@ class CacheComparer:
             return name not in known
         return bool(self._matrix.changed[row] <= moment)
 
-    def _reserved(self, consumed: Set[str]) -> Mapping[str, list[Reservation]]:
+    async def _held(self) -> tuple[Mapping[str, list[PodAllocation]], frozenset[str]]:
+        """Return what pods hold by node, and the Moves whose reservation one has consumed."""
+        found: dict[str, list[PodAllocation]] = {}
+        moves: set[str] = set()
+        # A pod that changes meanwhile changes its node, which is then skipped.
+        for at, pod in enumerate(tuple(self._pods())):
+            if at % _PODS_AT_ONCE == _PODS_AT_ONCE - 1:
+                await self._clock.sleep(0)
+            if isinstance(pod, BoundPod):
+                if pod.allocation.holds_anything:
+                    found.setdefault(pod.node, []).append(pod.allocation)
+                if pod.live:
+                    moves.add(pod.allocation.move)
+        return found, frozenset(moves)
+
+    def _reserved(self, consumed: frozenset[str]) -> Mapping[str, list[Reservation]]:
         """Return the reservations by node of which the Move is not among the *consumed*."""
         found: dict[str, list[Reservation]] = {}
         for claims in self._moves():
@@ -215,10 +168,8 @@ class CacheComparer:
         self,
         name: str,
         node: NodeCards | None,
-        pods: _ObservedPods,
-        *,
-        reserved: Iterable[Reservation],
-        kept: Sequence[CardHold],
+        holds: Mapping[str, list[PodAllocation]],
+        reserved: Mapping[str, list[Reservation]],
     ) -> bool:
         now = self._clock.now()
         cached = self._ledger.node(name, now=now)
@@ -226,20 +177,40 @@ class CacheComparer:
         shown = None if row is None else self._matrix.infos[row]
         if node is None:
             return cached is None and shown is None
-        assumed = {uid: one for uid, one in self._ledger.assumed.items() if one.until > now}
-        here = [one.allocation for one in assumed.values() if one.allocation.node == name]
-        assumed_moves = {one.move for one in assumed.values()}
+        here = list(holds.get(name, ()))
+        here += [
+            assumed.allocation
+            for assumed in self._ledger.assumed.values()
+            if assumed.allocation.node == name and assumed.until > now
+        ]
+        assumed_moves = {one.move for one in self._ledger.assumed.values() if one.until > now}
         folded = build_node_info(
             node,
-            [*pods.on_node(name), *here],
+            here,
             cordons=node.effects(now=now),
             heat=node.known_heat(now=now),
             reservations=[
-                one for one in reserved if one.until > now and one.move not in assumed_moves
+                one
+                for one in reserved.get(name, ())
+                if one.until > now and one.move not in assumed_moves
             ],
-            kept=held_cards(kept, placed=[*pods.placed, *assumed], now=now),
+            kept=self._kept(name, now=now),
         )
         return cached == folded and shown == folded and self._shows(row, folded)
+
+    def _kept(self, name: str, *, now: datetime) -> Mapping[CardUuid, CardHold]:
+        """Return the cards of a node that Moves keep for pods that no node has yet."""
+        holds = (claims.hold for claims in self._moves())
+        here = [hold for hold in holds if hold is not None and hold.node == name]
+        if not here:
+            return {}
+        bound = [
+            pod.uid
+            for pod in self._pods()
+            if isinstance(pod, BoundPod) and pod.allocation.holds_anything
+        ]
+        assumed = [uid for uid, one in self._ledger.assumed.items() if one.until > now]
+        return held_cards(here, placed=[*bound, *assumed], now=now)
 
     def _shows(self, row: int | None, folded: NodeInfo) -> bool:
         free = [card_info.free_mib for card_info in folded.cards.values()]

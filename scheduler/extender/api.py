@@ -52,8 +52,6 @@ class FilterResult:
         error: why the request cannot be answered at all; else empty.
         best: returns the one of *passed* that kube-scheduler should take; None if the pod requests
             no card.
-        scores: returns the score of each of the request's names, 0 to 10, in their order. Exactly
-            one on which the pod fits has 10; all have 0 if the pod requests no card.
     """
 
     passed: tuple[str, ...] = ()
@@ -61,9 +59,6 @@ class FilterResult:
     unresolvable: Mapping[str, str] = field(default_factory=lambda: _NONE_REFUSED)
     error: str = ""
     best: Callable[[], str | None] = field(default=lambda: None, compare=False, repr=False)
-    scores: Callable[[], NDArray[np.int64]] = field(
-        default=lambda: np.zeros(0, np.int64), compare=False, repr=False
-    )
 
     @property
     def refused(self) -> int:

@@ -2,7 +2,7 @@
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
 from itertools import compress
 from types import MappingProxyType
@@ -123,27 +123,17 @@ class Extender:
         self._orders = orders
         self._host_left = host_left
 
-    def refreshing(self) -> Iterator[None]:
-        """Take over what changed of nodes, in steps; what changes later, each answer takes over."""
-        return self._matrix.refreshing(self._clock.now)
-
     def filter(self, args: ExtenderArgs) -> FilterResult:
-        """Return the candidates on which the pod fits, the reasons for the others, and scores."""
+        """Return the candidates on which the pod fits, and the reasons for the others."""
         pod, names = args.pod, args.node_names
-        unscored = partial(_scores, None, len(names))
         if pod.need_problem:
-            unresolvable = dict.fromkeys(names, pod.need_problem)
-            return FilterResult(unresolvable=unresolvable, scores=unscored)
+            return FilterResult(unresolvable=dict.fromkeys(names, pod.need_problem))
         if pod.need is None:
-            return FilterResult(passed=names, scores=unscored)
+            return FilterResult(passed=names)
         reserved = self.reserved_node(pod, names)
         if reserved:
             others = (name for name in names if name != reserved)
-            return FilterResult(
-                passed=(reserved,),
-                failed=dict.fromkeys(others, _RESERVED),
-                scores=partial(_scores, _given(names.index(reserved)), len(names)),
-            )
+            return FilterResult(passed=(reserved,), failed=dict.fromkeys(others, _RESERVED))
         found = self._evaluate(pod, pod.need, names)
         fits = found.fit.fits
         own = self._own_node(pod.record.uid, pod.need)
@@ -151,9 +141,8 @@ class Extender:
             fits[names.index(own)] = True
         passed = tuple(compress(names, fits.tolist()))
         best = partial(self._best, pod, pod.need, names, found, own)
-        scores = partial(self._scores, pod, pod.need, names, found, own)
         if len(passed) == len(names):
-            return FilterResult(passed=passed, best=best, scores=scores)
+            return FilterResult(passed=passed, best=best)
         # Every node gets the same text: kube-scheduler sums up equal reasons and sorts different
         # ones as text, so only one combined text can list the most common obstacle first.
         refusals, no = found.fit.refusals, tuple(compress(names, (~fits).tolist()))
@@ -167,7 +156,6 @@ class Extender:
             failed=dict.fromkeys(compress(no, may_help.tolist()), text),
             unresolvable=dict.fromkeys(compress(no, (~may_help).tolist()), text),
             best=best,
-            scores=scores,
         )
 
     def reserved_node(self, pod: PodInfo, names: Sequence[str]) -> str:
@@ -219,6 +207,24 @@ class Extender:
         answer = place(node_info, need, strategy=self._strategy())
         return name if isinstance(answer, Placement) else ""
 
+    def prioritize(self, args: ExtenderArgs) -> IntArray:
+        """Return the candidates' scores, 0 to 10, in their order; exactly one that fits gets 10.
+
+        All scores are 0 if the pod requests no card.
+        """
+        pod, names = args.pod, args.node_names
+        scores = np.zeros(len(names), np.int64)
+        if pod.need is None:
+            return scores
+        # Where a card is reserved for it, or where its earlier Binding may have taken effect.
+        own = self.reserved_node(pod, names) or self._own_node(pod.record.uid, pod.need)
+        found = self._evaluate(pod, pod.need, names)
+        choice = self._choice(pod, pod.need, names, found, own)
+        if choice is not None:
+            scores[choice.ranked] = np.rint(choice.quality * _RUNNER_UP).astype(np.int64)
+            scores[choice.best] = MAX_SCORE
+        return scores
+
     def ranked(self, args: ExtenderArgs) -> tuple[str, ...]:
         """Return the candidates on which the pod fits, the best first.
 
@@ -242,7 +248,7 @@ class Extender:
         self, pod: PodInfo, need: PodNeed, names: Sequence[str], found: _Candidates, own: str
     ) -> _Choice | None:
         if own and own in names:
-            return _given(names.index(own))
+            return _Choice(best=names.index(own), ranked=_NO_PLACES, quality=_NO_QUALITY)
         fits, avoided = found.fit.fits, found.fit.avoided
         if not fits.any():
             return None
@@ -255,11 +261,6 @@ class Extender:
         ties = places[quality == quality.max()]
         best = ties[found.rows[ties].argmin()]
         return _Choice(best=int(best), ranked=places, quality=quality)
-
-    def _scores(
-        self, pod: PodInfo, need: PodNeed, names: Sequence[str], found: _Candidates, own: str
-    ) -> IntArray:
-        return _scores(self._choice(pod, need, names, found, own), len(names))
 
     def _best(
         self, pod: PodInfo, need: PodNeed, names: Sequence[str], found: _Candidates, own: str
@@ -295,20 +296,6 @@ class Extender:
             rows, closed = found.rows[places], found.denied
             quality = order.score(need, pod.host, rows, by_cards=by_cards, closed=closed)
         return by_cards if quality is None else quality
-
-
-def _given(place: int) -> _Choice:
-    """Return the choice of a node that the pod has a card on already."""
-    return _Choice(best=place, ranked=_NO_PLACES, quality=_NO_QUALITY)
-
-
-def _scores(choice: _Choice | None, count: int) -> IntArray:
-    """Return the scores of so many candidates; all are 0 if none was chosen."""
-    scores = np.zeros(count, np.int64)
-    if choice is not None:
-        scores[choice.ranked] = np.rint(choice.quality * _RUNNER_UP).astype(np.int64)
-        scores[choice.best] = MAX_SCORE
-    return scores
 
 
 def narrowed(args: ExtenderArgs, result: FilterResult) -> FilterResult:

@@ -1,6 +1,5 @@
 """The extender's HTTP server: kube-scheduler's four verbs, probes and metrics."""
 
-import asyncio
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -91,7 +90,6 @@ class ExtenderServer(HttpServer):
         self._narrow = narrow
         self._activity = activity or RequestActivity()
         self._find = find
-        self._refreshing = asyncio.Lock()
         self._telemetry = Telemetry(registry, readiness)
         self._verbs: Mapping[str, tuple[Verb, _Body]] = {
             f"/{verb.value}": (verb, answer)
@@ -139,8 +137,7 @@ class ExtenderServer(HttpServer):
         why_not = self._leader_gate.why_not()
         if why_not:
             raise NotReady(why_not)
-        scores = self._extender.filter(args).scores()
-        return api.write_priorities(args.node_names, scores)
+        return api.write_priorities(args.node_names, self._extender.prioritize(args))
 
     async def _preempt(self, body: bytes) -> bytes:
         args = api.read_preemption_args(body)
@@ -191,10 +188,6 @@ class ExtenderServer(HttpServer):
         outcome, began_s = RequestOutcome.FAILED, self._clock.monotonic()
         try:
             with self._counted(path):
-                # Requests stay in the order in which they came.
-                async with self._refreshing:
-                    for _ in self._extender.refreshing():
-                        await asyncio.sleep(0)
                 result = await answer(body)
             last = not self._leader_gate.leads
             outcome = RequestOutcome.NOT_LEADING if last else RequestOutcome.ANSWERED

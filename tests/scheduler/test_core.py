@@ -52,7 +52,7 @@ def test_the_best_node_is_the_one_with_ten_points() -> None:
     core = a_core("a", "b", "c")
     asked = ExtenderArgs(pod=pending(), node_names=("a", "b", "c"))
 
-    scores = core.extender.filter(asked).scores().tolist()
+    scores = core.extender.prioritize(asked).tolist()
 
     assert core.best_node(pending(), ("a", "b", "c")) == "abc"[scores.index(10)]
 

@@ -58,7 +58,7 @@ class Wasting:
     def scores(self, pod: PodInfo) -> dict[str, int]:
         nodes = ("a", "b", "c", "d")
         asked = ExtenderArgs(pod=pod, node_names=nodes)
-        return dict(zip(nodes, self.extender.filter(asked).scores(), strict=True))
+        return dict(zip(nodes, self.extender.prioritize(asked), strict=True))
 
     def quality(self, pod: PodInfo, *nodes: str) -> list[float] | None:
         assert pod.need is not None
@@ -379,7 +379,5 @@ async def test_without_the_library_the_log_says_so_and_pods_are_placed_by_pack()
     )
     pod = pending(mib=12_000)
     asked = ExtenderArgs(pod=pod, node_names=("a", "b", "c", "d"))
-    assert (
-        wasting.extender.filter(asked).scores().tolist() == packed.filter(asked).scores().tolist()
-    )
+    assert wasting.extender.prioritize(asked).tolist() == packed.prioritize(asked).tolist()
     assert wasting.scores(pod)["b"] == 10

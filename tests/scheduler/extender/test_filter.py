@@ -22,9 +22,7 @@ from tests.support.objects import a_pod
 
 
 def scores(cluster: Harness, *nodes: str) -> dict[str, int]:
-    return dict(
-        zip(nodes, cluster.extender.filter(cluster.asking("p", *nodes)).scores(), strict=True)
-    )
+    return dict(zip(nodes, cluster.extender.prioritize(cluster.asking("p", *nodes)), strict=True))
 
 
 def test_nodes_are_sorted_by_whether_and_why() -> None:
@@ -136,7 +134,7 @@ def test_filter_and_prioritize_change_nothing() -> None:
     before = cluster.ledger.snapshot(now=cluster.clock.now())
 
     cluster.extender.filter(cluster.asking())
-    cluster.extender.filter(cluster.asking()).scores()
+    cluster.extender.prioritize(cluster.asking())
 
     assert cluster.ledger.snapshot(now=cluster.clock.now()) == before
     assert cluster.ledger.assumed == {}
@@ -181,11 +179,11 @@ def test_nodes_that_passed_are_scored_as_they_are_when_one_is_replaced_meanwhile
     cluster.create(mib=24_000)
     passed = cluster.extender.filter(cluster.asking("p", "a", "b", "c")).passed
     asked = replace(cluster.asking("p"), node_names=passed)
-    before = cluster.extender.filter(asked).scores().tolist()
+    before = cluster.extender.prioritize(asked).tolist()
 
     cluster.ledger.remove_node("a")
     cluster.add_node("d", some_cards("d", count=1))  # takes the place of the other in the arrays
-    after = cluster.extender.filter(asked).scores().tolist()
+    after = cluster.extender.prioritize(asked).tolist()
 
     assert before == [10, 7, 7]
     assert after == [0, 10, 7]
@@ -197,12 +195,12 @@ def test_nodes_that_passed_are_scored_by_the_strategy_of_now() -> None:
     cluster.create(mib=8000)
     passed = cluster.extender.filter(cluster.asking("p", "n", "m")).passed
     asked = replace(cluster.asking("p"), node_names=passed)
-    packed = cluster.extender.filter(asked).scores().tolist()
+    packed = cluster.extender.prioritize(asked).tolist()
 
     cluster.strategy = Strategy.SPREAD
 
     assert packed.index(10) == 0
-    assert cluster.extender.filter(asked).scores().tolist().index(10) == 1
+    assert cluster.extender.prioritize(asked).tolist().index(10) == 1
 
 
 def test_a_node_that_passed_for_the_pod_that_holds_it_does_not_pass_for_one_like_it() -> None:
@@ -215,7 +213,7 @@ def test_a_node_that_passed_for_the_pod_that_holds_it_does_not_pass_for_one_like
 
     asked = replace(cluster.asking("second"), node_names=passed)
 
-    assert cluster.extender.filter(asked).scores().tolist() == [0]
+    assert cluster.extender.prioritize(asked).tolist() == [0]
 
 
 def hold(cluster: Harness, node: str, mib: int, pod: str = "filler") -> None:
@@ -255,7 +253,7 @@ async def test_a_pods_own_lost_binding_does_not_stand_in_its_way() -> None:
 
     # No other pod may get the card while the Binding may take effect, but the pod itself may.
     assert cluster.extender.filter(cluster.asking("p", "n", "m")).passed == ("n",)
-    assert cluster.extender.filter(cluster.asking("p", "n", "m")).scores().tolist() == [10, 0]
+    assert cluster.extender.prioritize(cluster.asking("p", "n", "m")).tolist() == [10, 0]
     assert cluster.extender.filter(cluster.asking("other", "n", "m")).passed == ()
     assert await cluster.bind("p") == ""
     assert cluster.held("GPU-n-0") == 20_000
@@ -276,12 +274,12 @@ async def test_a_node_with_nothing_but_an_avoided_card_gets_no_point_while_anoth
 
     passed = cluster.extender.filter(cluster.asking("first", "hot", "warm", "cool")).passed
     assert passed == ("warm", "cool")
-    first = cluster.extender.filter(cluster.asking("first", "hot", "warm", "cool")).scores()
+    first = cluster.extender.prioritize(cluster.asking("first", "hot", "warm", "cool"))
     assert first.tolist() == [0, 0, 10]
     assert await cluster.bind("first", node="cool") == ""
 
     passed = cluster.extender.filter(cluster.asking("second", "hot", "warm", "cool")).passed
     assert passed == ("warm",)  # it does not wait
-    second = cluster.extender.filter(cluster.asking("second", "hot", "warm", "cool")).scores()
+    second = cluster.extender.prioritize(cluster.asking("second", "hot", "warm", "cool"))
     assert second.tolist() == [0, 10, 0]
     assert await cluster.bind("second", node="warm") == ""

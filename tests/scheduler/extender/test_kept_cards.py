@@ -90,7 +90,7 @@ async def test_the_pod_that_waits_gets_the_kept_card(strategy: Strategy) -> None
     cluster.see_move(keeping(cluster))
 
     assert passed(cluster, "big", "n", "m") == ("n",)
-    scores = cluster.extender.filter(cluster.asking("big", "n", "m")).scores().tolist()
+    scores = cluster.extender.prioritize(cluster.asking("big", "n", "m")).tolist()
     assert scores == [MAX_SCORE, 0]
     assert await cluster.bind("big", node="n") == ""
     assert card(cluster, "big") == "GPU-n-0"

@@ -68,7 +68,7 @@ async def test_the_pod_that_it_is_for_gets_just_that_node_and_card(strategy: Str
 
     assert result.passed == ("m",)
     assert set(result.failed) == {"n", "o"}
-    scores = cluster.extender.filter(cluster.asking("p", "n", "m", "o")).scores().tolist()
+    scores = cluster.extender.prioritize(cluster.asking("p", "n", "m", "o")).tolist()
     assert scores == [0, MAX_SCORE, 0]
     assert await cluster.bind("p", node="m") == ""
     assert card(cluster) == "GPU-m-1"
@@ -121,7 +121,7 @@ async def test_a_controllers_pods_are_kept_off_the_card_that_they_left(strategy:
     assert cluster.held("GPU-n-0") == 0
     cluster.create("last", mib=8000, owner=OWNER)
     assert cluster.extender.filter(cluster.asking("last")).passed == ()
-    assert cluster.extender.filter(cluster.asking("last")).scores().tolist() == [0]
+    assert cluster.extender.prioritize(cluster.asking("last")).tolist() == [0]
     assert "no room on node n any more" in await cluster.bind("last")
     cluster.create("another", mib=8000)
     assert await cluster.bind("another") == ""
