@@ -77,6 +77,8 @@ def admit_workload(review: Review, context: DecisionContext) -> AdmissionResult:
     warnings = list(_misplaced(new, kind, review))
     asked, containers = False, 0
     for number, (place, template, _) in enumerate(_new_templates(new, old, kind)):
+        if number == MAX_TEMPLATES:
+            return _too_many(review)
         where = _path_of(place)
         try:
             pod = read_pod(template, what="the pod template")
@@ -85,7 +87,7 @@ def admit_workload(review: Review, context: DecisionContext) -> AdmissionResult:
                 return Denied(message=f"in {shorten(where)}: {error}")
             continue  # some controllers' templates lack what a pod has
         containers += len(pod.containers)
-        if number == MAX_TEMPLATES or containers > MAX_TEMPLATE_CONTAINERS:
+        if containers > MAX_TEMPLATE_CONTAINERS:
             return _too_many(review)
         result = _judge_template(pod, context, on_each_node=review.kind.kind == "DaemonSet")
         if isinstance(result, Denied):
@@ -125,10 +127,12 @@ def _with_grants(review: Review, kind: WorkloadKind, context: DecisionContext) -
     edits: list[Edit] = []
     words, warnings, containers = [], [], 0
     for number, (place, template, before) in enumerate(_new_templates(new, old, kind)):
+        if number == MAX_TEMPLATES:
+            return Allowed()
         try:
             pod = read_pod(template, what="the pod template")
             containers += len(pod.containers)
-            if number == MAX_TEMPLATES or containers > MAX_TEMPLATE_CONTAINERS:
+            if containers > MAX_TEMPLATE_CONTAINERS:
                 return Allowed()
             wanted = _amounts_for(pod, before, context, suspended=suspended)
         except MalformedReviewError:

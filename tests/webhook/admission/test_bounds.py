@@ -253,6 +253,16 @@ def test_a_workload_with_templates_without_end_is_refused(
     assert outcome == (Denied(message=said) if refused else Allowed(dialect=OURS))
 
 
+def test_a_template_that_cannot_be_read_counts_as_one() -> None:
+    template = a_pod(a_container("c"), fraction="0.5")
+    spec = {f"t{n}": {"template": template} for n in range(MAX_TEMPLATES + 2)}
+    spec[f"t{MAX_TEMPLATES}"] = {"template": {"spec": None, "metadata": 5}}
+
+    outcome, _ = judged_many(spec)
+
+    assert "more than 64 pod templates" in denied(outcome).message
+
+
 @pytest.mark.parametrize(
     ("spec", "metadata"),
     [
