@@ -131,11 +131,11 @@ def readable(body: bytes) -> bytes:
         if not body.isascii():
             body.decode()
     except (ValueError, RecursionError):
-        return _ESCAPES.sub(_whole, _shallow(body.decode(errors="replace").encode()))
+        return _ESCAPES.sub(_readable_escape, _shallow(body.decode(errors="replace").encode()))
     return body
 
 
-def _whole(escape: re.Match[bytes]) -> bytes:
+def _readable_escape(escape: re.Match[bytes]) -> bytes:
     return b"\\ufffd" if escape["half"] else escape[0]
 
 
