@@ -55,6 +55,13 @@ _Place = tuple[str | int, ...]
 _Fields = Mapping[str, msgspec.Raw]  # of an object
 
 
+class _Unreadable(msgspec.Struct, frozen=True):
+    """A pod template that cannot be read as a pod."""
+
+    fault: str
+    asks: bool  # for a share, as far as its bytes say
+
+
 def admit_workload(review: Review, context: DecisionContext) -> AdmissionResult:
     """Return the decision on a workload that is about to be stored, by its pod templates.
 
@@ -74,21 +81,17 @@ def admit_workload(review: Review, context: DecisionContext) -> AdmissionResult:
         return beyond
     new = decode(_fields_decoder, review.object, what="request.object")
     old = _fields_of(review.old, what="request.oldObject")
+    templates = _new_templates(new, old, kind)
+    if templates is None:
+        return _too_many(review)
     warnings = list(_misplaced(new, kind, review))
-    asked, containers = False, 0
-    for number, (place, template, _) in enumerate(_new_templates(new, old, kind)):
-        if number == MAX_TEMPLATES:
-            return _too_many(review)
+    asked = False
+    for place, pod, _ in templates:
         where = _path_of(place)
-        try:
-            pod = read_pod(template, what="the pod template")
-        except MalformedReviewError as error:
-            if asks_in_json(template):
-                return Denied(message=f"in {shorten(where)}: {error}")
+        if isinstance(pod, _Unreadable):
+            if pod.asks:
+                return Denied(message=f"in {shorten(where)}: {pod.fault}")
             continue  # some controllers' templates lack what a pod has
-        containers += len(pod.containers)
-        if containers > MAX_TEMPLATE_CONTAINERS:
-            return _too_many(review)
         result = _judge_template(pod, context, on_each_node=review.kind.kind == "DaemonSet")
         if isinstance(result, Denied):
             return msgspec.structs.replace(result, message=f"in {shorten(where)}: {result.message}")
@@ -120,23 +123,18 @@ def grant_templates(review: Review, context: DecisionContext) -> AdmissionResult
 
 def _with_grants(review: Review, kind: WorkloadKind, context: DecisionContext) -> AdmissionResult:
     new = _fields_of(review.object, what="request.object")
-    if _has_controller(new):
-        return Allowed()
     old = _fields_of(review.old, what="request.oldObject")
+    templates = None if _has_controller(new) else _new_templates(new, old, kind)
     suspended = _is_suspended(new) or _is_suspended(old)
     edits: list[Edit] = []
-    words, warnings, containers = [], [], 0
-    for number, (place, template, before) in enumerate(_new_templates(new, old, kind)):
-        if number == MAX_TEMPLATES:
-            return Allowed()
+    words, warnings = [], []
+    for place, pod, before in templates or ():
+        if isinstance(pod, _Unreadable):
+            continue
         try:
-            pod = read_pod(template, what="the pod template")
-            containers += len(pod.containers)
-            if containers > MAX_TEMPLATE_CONTAINERS:
-                return Allowed()
             wanted = _amounts_for(pod, before, context, suspended=suspended)
         except MalformedReviewError:
-            continue  # as in admit_workload
+            continue  # what was stored cannot be read
         found = template_edits(pod, wanted)
         if any(edit.op == "remove" for edit in found):
             warnings.append(
@@ -236,8 +234,29 @@ def _fields_of(body: msgspec.Raw | None, *, what: str) -> _Fields:
 
 def _new_templates(
     new: _Fields, old: _Fields, kind: WorkloadKind
+) -> list[tuple[_Place, Pod | _Unreadable, msgspec.Raw | None]] | None:
+    """Return the new and changed pod templates with their places, and what they were before.
+
+    None where they, or the containers in them, are more than is judged.
+    """
+    found: list[tuple[_Place, Pod | _Unreadable, msgspec.Raw | None]] = []
+    containers = 0
+    for place, template, before in _changed(new, old, kind):
+        pod: Pod | _Unreadable
+        try:
+            pod = read_pod(template, what="the pod template")
+            containers += len(pod.containers)
+        except MalformedReviewError as error:
+            pod = _Unreadable(str(error), asks=asks_in_json(template))
+        found.append((place, pod, before))
+        if len(found) > MAX_TEMPLATES or containers > MAX_TEMPLATE_CONTAINERS:
+            return None
+    return found
+
+
+def _changed(
+    new: _Fields, old: _Fields, kind: WorkloadKind
 ) -> Iterator[tuple[_Place, msgspec.Raw, msgspec.Raw | None]]:
-    """Yield the new and changed pod templates with their places, and what they were before."""
     for path in kind.templates:
         stored = dict(_at(old, path))
         for place, template in _at(new, path):
