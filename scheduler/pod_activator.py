@@ -31,6 +31,7 @@ log = structlog.get_logger()
 
 _TICK_S: Final = 1.0
 _AT_ONCE: Final = 50  # pods checked in one tick; the others follow in the next
+_NODES_AT_ONCE: Final = 500
 
 
 class _Assumed(NamedTuple):
@@ -91,7 +92,7 @@ class PodActivator:
 
     async def once(self) -> int:
         """Check once; return the number of pods that were marked."""
-        closed = self._what_is_closed(self._clock.now())
+        closed = await self._what_is_closed(self._clock.now())
         first = self._closed is None
         opened = (
             frozenset(self._ledger.nodes)
@@ -120,14 +121,9 @@ class PodActivator:
             marked += await self._wake(pod)
         return marked
 
-    def _what_is_closed(self, now: datetime) -> Mapping[object, str]:
+    async def _what_is_closed(self, now: datetime) -> Mapping[object, str]:
         """Return whatever closes a card now, with its node."""
-        closed: dict[object, str] = {
-            (name, uuid): name
-            for name, node in self._ledger.nodes.items()
-            if node.cordons
-            for uuid in node.cordoned(now=now)
-        }
+        closed = await self._cordoned(now)
         for assumed in self._ledger.assumed.values():
             closed[_assumed_of(assumed.allocation)] = assumed.allocation.node
         for move, claims in self._ledger.reservations.claims.items():
@@ -141,6 +137,15 @@ class PodActivator:
                 closed[move, hold.node] = hold.node
         return closed
 
+    async def _cordoned(self, now: datetime) -> dict[object, str]:
+        found: dict[object, str] = {}
+        for at, (name, node) in enumerate(tuple(self._ledger.nodes.items())):
+            if at % _NODES_AT_ONCE == _NODES_AT_ONCE - 1:
+                await self._clock.sleep(0)
+            if node.cordons:
+                found |= {(name, uuid): name for uuid in node.cordoned(now=now)}
+        return found
+
     def _has_come_true(self, what: object) -> bool:
         """Report whether *what* is an assumption whose pod is seen to hold just that by now.
 
@@ -152,6 +157,8 @@ class PodActivator:
         return observed is not None and _assumed_of(observed) == what
 
     async def _wake(self, pod: PodInfo) -> bool:
+        for _ in self._matrix.refreshing(self._clock.now):
+            await self._clock.sleep(0)
         record = pod.record
         now = self._find(record.namespace, record.name)
         if (
@@ -162,7 +169,6 @@ class PodActivator:
             or now.need is None
         ):
             return False
-        self._matrix.refresh(now=self._clock.now())
         rows = self._matrix.rows_of(sorted(self._opened))
         found = evaluate(self._matrix, now.need, rows, strategy=self._strategy())
         if not found.fits.any() or not self._leads():

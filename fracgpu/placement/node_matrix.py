@@ -14,7 +14,7 @@ fit. It has one row for each node, reuses the rows of removed nodes, and numbers
 that derived data follows row by row.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import repeat
 from typing import Final
@@ -43,6 +43,7 @@ UNSEEN: Final = 0
 """The row that stands for every unknown node; its state is always UNKNOWN."""
 
 _FIRST_ROWS: Final = 64
+_NODES_AT_ONCE: Final = 32
 
 WHOLE_CARD_MILLI: Final = 1000
 
@@ -132,6 +133,14 @@ class NodeMatrix:
             else:
                 self._put(name, node_info)
         return not self._behind
+
+    def refreshing(self, now: Callable[[], datetime]) -> Iterator[None]:
+        """Copy the nodes that changed in the ledger, in steps of some milliseconds.
+
+        All may have at once, when they are listed again.
+        """
+        while not self.refresh(now=now(), most=_NODES_AT_ONCE):
+            yield
 
     def show(self, nodes: Mapping[str, NodeInfo]) -> None:
         """Copy the nodes of a snapshot instead of the ledger's."""

@@ -74,13 +74,13 @@ class CacheComparer:
 
     async def once(self) -> tuple[str, ...]:
         """Compare now; return the names of the nodes that differ."""
-        self._matrix.refresh(now=self._clock.now())
+        await self._refresh()
         moment = self._matrix.now
         known = set(self._matrix.rows)
         holds, moves = await self._held()
         reserved = self._reserved(moves)
         nodes = {node.node: node for node in self._nodes()}
-        self._matrix.refresh(now=self._clock.now())
+        await self._refresh()
         known.update(self._matrix.rows)
         names = sorted({*nodes, *self._ledger.nodes, *self._matrix.rows})
         differ: list[str] = []
@@ -88,7 +88,7 @@ class CacheComparer:
         for at, name in enumerate(names):
             if at % _NODES_AT_ONCE == _NODES_AT_ONCE - 1:
                 await self._clock.sleep(0)
-                self._matrix.refresh(now=self._clock.now())
+                await self._refresh()
             untouched = self._is_untouched(name, moment, known)
             if untouched and not self._agrees(name, nodes.get(name), holds, reserved):
                 differ.append(name)
@@ -97,6 +97,10 @@ class CacheComparer:
         self._on_drift(len(differ))
         self._on_overcommitted(overcommitted)
         return tuple(differ)
+
+    async def _refresh(self) -> None:
+        for _ in self._matrix.refreshing(self._clock.now):
+            await self._clock.sleep(0)
 
     def _overcommitted(self, name: str) -> int:
         """Log the overcommitted cards of a node, and return their number."""

@@ -2,7 +2,7 @@
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from itertools import compress
 from types import MappingProxyType
@@ -122,6 +122,10 @@ class Extender:
         self._ledger = matrix.ledger
         self._orders = orders
         self._host_left = host_left
+
+    def refreshing(self) -> Iterator[None]:
+        """Take over what changed of nodes, in steps; what changes later, each answer takes over."""
+        return self._matrix.refreshing(self._clock.now)
 
     def filter(self, args: ExtenderArgs) -> FilterResult:
         """Return the candidates on which the pod fits, and the reasons for the others."""

@@ -188,6 +188,8 @@ class ExtenderServer(HttpServer):
         outcome, began_s = RequestOutcome.FAILED, self._clock.monotonic()
         try:
             with self._counted(path):
+                for _ in self._extender.refreshing():
+                    await asyncio.sleep(0)
                 result = await answer(body)
             last = not self._leader_gate.leads
             outcome = RequestOutcome.NOT_LEADING if last else RequestOutcome.ANSWERED

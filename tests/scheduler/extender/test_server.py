@@ -7,6 +7,7 @@ import json
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +129,25 @@ async def test_a_bind_which_mostly_waits_is_no_activity() -> None:
             begun.append(activity.begun)
 
     assert begun == [1, 1, 2, 2]
+
+
+async def test_nodes_that_have_all_changed_are_taken_over_a_few_at_a_time() -> None:
+    observed: list[int] = []
+
+    async def others() -> None:
+        while True:
+            observed.append(served.cluster.matrix.now)
+            await asyncio.sleep(0)
+
+    nodes = (f"gpu-{number}" for number in range(100))
+    async with serving(*nodes) as served, asyncio.TaskGroup() as group:
+        watching = group.create_task(others())
+        await served.ask("filter", recorded("filter-names"))
+        watching.cancel()
+
+    steps = [later - earlier for earlier, later in pairwise(observed)]
+    assert sum(steps) == 100
+    assert max(steps) <= 32
 
 
 async def test_all_verbs_are_answered_over_http2_as_over_http1() -> None:
