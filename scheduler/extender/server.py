@@ -90,6 +90,7 @@ class ExtenderServer(HttpServer):
         self._narrow = narrow
         self._activity = activity or RequestActivity()
         self._find = find
+        self._refreshing = asyncio.Lock()
         self._telemetry = Telemetry(registry, readiness)
         self._verbs: Mapping[str, tuple[Verb, _Body]] = {
             f"/{verb.value}": (verb, answer)
@@ -188,8 +189,10 @@ class ExtenderServer(HttpServer):
         outcome, began_s = RequestOutcome.FAILED, self._clock.monotonic()
         try:
             with self._counted(path):
-                for _ in self._extender.refreshing():
-                    await asyncio.sleep(0)
+                # Requests stay in the order in which they came.
+                async with self._refreshing:
+                    for _ in self._extender.refreshing():
+                        await asyncio.sleep(0)
                 result = await answer(body)
             last = not self._leader_gate.leads
             outcome = RequestOutcome.NOT_LEADING if last else RequestOutcome.ANSWERED
