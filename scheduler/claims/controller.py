@@ -279,6 +279,8 @@ class ClaimController:
         async with asyncio.TaskGroup() as group:
             while True:
                 await slots.acquire()
+                for _ in self._planner.refreshing():
+                    await asyncio.sleep(0)
                 if not self._queue:
                     slots.release()
                     self._wanted.clear()

@@ -1,6 +1,6 @@
 """Which cards a claim lists: those that a pod would get on its best few nodes."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Final
@@ -83,6 +83,10 @@ class ClaimPlanner:
     def __init__(self, core: SchedulerCore, nodes: Mapping[str, SchedulingNode]) -> None:
         self._core = core
         self._nodes = nodes
+
+    def refreshing(self) -> Iterator[None]:
+        """Take over what changed of nodes, in steps; what changes later, each plan takes over."""
+        return self._core.extender.refreshing()
 
     def plan(
         self,

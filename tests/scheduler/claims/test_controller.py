@@ -51,6 +51,29 @@ async def test_a_pod_gets_a_claim_of_the_best_cards_on_four_nodes() -> None:
     assert harness.recorder.events == []
 
 
+async def test_nodes_that_have_all_changed_are_taken_over_a_few_at_a_time() -> None:
+    api = an_api(100)
+    harness = ClaimsHarness(api)
+    observed: list[int] = []
+
+    async def others() -> None:
+        while True:
+            observed.append(harness.core.matrix.now)
+            await asyncio.sleep(0)
+
+    api.put_pod(a_pod("p"))
+    async with asyncio.TaskGroup() as group:
+        watching = group.create_task(others())
+        async with harness.running():
+            await harness.clock.advance(1.0)
+        watching.cancel()
+
+    assert listed(api, "p")
+    steps = [later - earlier for earlier, later in itertools.pairwise(observed)]
+    assert sum(steps) >= 100
+    assert max(steps) <= 32
+
+
 async def test_the_first_card_counts_until_the_claim_is_allocated_and_then_that_one() -> None:
     api = an_api()
     harness = ClaimsHarness(api)
