@@ -93,6 +93,8 @@ class Preemptor:
             return {}
         found: dict[str, Victims] = {}
         budgets, count = BudgetIndex(self._budgets()), CandidateCount(len(args.proposed))
+        for _ in self._matrix.refreshing(self._clock.now):
+            await self._clock.sleep(0)
         nodes = self._nodes_to_try(args, pod.need)
         left = iter(nodes)
         while not count.enough and (
@@ -156,7 +158,6 @@ class Preemptor:
 
         kube-scheduler begins at a random one, so that not always the same nodes are found.
         """
-        self._matrix.refresh(now=self._clock.now())
         names = tuple(args.proposed)
         rows = self._matrix.rows_of(names)
         possible = list(compress(names, fits_if_emptied(self._matrix, rows, need).tolist()))
