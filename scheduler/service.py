@@ -232,7 +232,7 @@ class _Lists:
         watched: the informers.
         nodes: returns the nodes as the ledger is to have them.
         pods: returns the pods without a claim of ours.
-        holders: returns all that may hold cards.
+        holders: yields all that may hold cards, whatever changes meanwhile.
         find: returns a pod by namespace and name.
         move_changed: takes notice of what a Move claims.
         tasks: what else follows them.
@@ -266,7 +266,7 @@ def _extender_lists(
         watched={"nodes": nodes, "pods": pods},
         nodes=lambda: nodes.items().values(),
         pods=lambda: pods.items().values(),
-        holders=lambda: pods.items().values(),
+        holders=lambda: tuple(pods.items().values()),
         find=pods.get,
         move_changed=core.handlers.move_changed,
     )
@@ -366,7 +366,7 @@ class _ClaimParts:
         )
 
     def _without_claim(self) -> Iterable[ObservedPod]:
-        for pod in self.pods.items().values():
+        for pod in tuple(self.pods.items().values()):
             if isinstance(pod, BoundPod) or not pod.info.claim_key:
                 yield pod
 

@@ -6,13 +6,12 @@ number of nodes that differ is a metric, and each one is an error in the log. So
 overcommitted card, whoever bound its pods.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Set
-from datetime import datetime
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from typing import Final, NamedTuple
 
 import structlog
 
-from fracgpu.cards.card import CardUuid, NodeCards
+from fracgpu.cards.card import NodeCards
 from fracgpu.placement.node_matrix import NodeMatrix
 from fracgpu.state.bound_pod import BoundPod
 from fracgpu.state.card_hold import CardHold, held_cards
@@ -24,8 +23,17 @@ from scheduler.cache.event_handlers import AnyPod
 
 log = structlog.get_logger()
 
-_PODS_AT_ONCE: Final = 2_000  # takes a millisecond or two
+_PODS_AT_ONCE: Final = 500  # takes a millisecond, or four where claims hold their cards
 _NODES_AT_ONCE: Final = 50  # takes some milliseconds, then kube-scheduler's requests are served
+
+
+class _Observed(NamedTuple):
+    """What the informers' pods and Moves say at the beginning of a comparison, by node."""
+
+    held: Mapping[str, Sequence[PodAllocation]]
+    reserved: Mapping[str, Sequence[Reservation]]
+    kept: Mapping[str, Sequence[CardHold]]
+    placed: Set[str]  # the pods that cards are kept for and that have some
 
 
 class CacheComparer:
@@ -35,7 +43,7 @@ class CacheComparer:
         ledger: who holds what.
         matrix: the node matrix that requests are answered from.
         nodes: returns the informer's nodes.
-        pods: returns the informer's pods.
+        pods: returns the informer's pods; they are read in steps, while others change.
         moves: returns what the informer's Moves claim.
         clock: the time at which cordons and assumptions are evaluated.
         on_drift: called after each comparison with the number of nodes that differ.
@@ -77,8 +85,7 @@ class CacheComparer:
         await self._refresh()
         moment = self._matrix.now
         known = set(self._matrix.rows)
-        holds, moves = await self._held()
-        reserved = self._reserved(moves)
+        observed = await self._observe()
         nodes = {node.node: node for node in self._nodes()}
         await self._refresh()
         known.update(self._matrix.rows)
@@ -90,7 +97,7 @@ class CacheComparer:
                 await self._clock.sleep(0)
                 await self._refresh()
             untouched = self._is_untouched(name, moment, known)
-            if untouched and not self._agrees(name, nodes.get(name), holds, reserved):
+            if untouched and not self._agrees(name, nodes.get(name), observed):
                 differ.append(name)
                 log.error("ledger_drifted", node=name)
             overcommitted += self._overcommitted(name)
@@ -145,22 +152,27 @@ class CacheComparer:
             return name not in known
         return bool(self._matrix.changed[row] <= moment)
 
-    async def _held(self) -> tuple[Mapping[str, list[PodAllocation]], frozenset[str]]:
-        """Return what pods hold by node, and the Moves whose reservation one has consumed."""
-        found: dict[str, list[PodAllocation]] = {}
-        moves: set[str] = set()
+    async def _observe(self) -> _Observed:
+        kept: dict[str, list[CardHold]] = {}
+        for claims in self._moves():
+            if claims.hold is not None:
+                kept.setdefault(claims.hold.node, []).append(claims.hold)
+        awaited = {hold.pod_uid for holds in kept.values() for hold in holds}
+        held: dict[str, list[PodAllocation]] = {}
+        placed, consumed = set(), set()
         # A pod that changes meanwhile changes its node, which is then skipped.
-        for at, pod in enumerate(tuple(self._pods())):
+        for at, pod in enumerate(self._pods()):
             if at % _PODS_AT_ONCE == _PODS_AT_ONCE - 1:
                 await self._clock.sleep(0)
             if isinstance(pod, BoundPod):
                 if pod.allocation.holds_anything:
-                    found.setdefault(pod.node, []).append(pod.allocation)
+                    held.setdefault(pod.node, []).append(pod.allocation)
+                    placed.update(awaited & {pod.uid})
                 if pod.live:
-                    moves.add(pod.allocation.move)
-        return found, frozenset(moves)
+                    consumed.add(pod.allocation.move)
+        return _Observed(held, self._reserved(consumed), kept, placed)
 
-    def _reserved(self, consumed: frozenset[str]) -> Mapping[str, list[Reservation]]:
+    def _reserved(self, consumed: Set[str]) -> Mapping[str, Sequence[Reservation]]:
         """Return the reservations by node of which the Move is not among the *consumed*."""
         found: dict[str, list[Reservation]] = {}
         for claims in self._moves():
@@ -168,53 +180,31 @@ class CacheComparer:
                 found.setdefault(claims.reservation.node, []).append(claims.reservation)
         return found
 
-    def _agrees(
-        self,
-        name: str,
-        node: NodeCards | None,
-        holds: Mapping[str, list[PodAllocation]],
-        reserved: Mapping[str, list[Reservation]],
-    ) -> bool:
+    def _agrees(self, name: str, node: NodeCards | None, observed: _Observed) -> bool:
         now = self._clock.now()
         cached = self._ledger.node(name, now=now)
         row = self._matrix.rows.get(name)
         shown = None if row is None else self._matrix.infos[row]
         if node is None:
             return cached is None and shown is None
-        here = list(holds.get(name, ()))
-        here += [
-            assumed.allocation
-            for assumed in self._ledger.assumed.values()
-            if assumed.allocation.node == name and assumed.until > now
-        ]
-        assumed_moves = {one.move for one in self._ledger.assumed.values() if one.until > now}
+        assumed = {uid: one for uid, one in self._ledger.assumed.items() if one.until > now}
+        here = [one.allocation for one in assumed.values() if one.allocation.node == name]
+        assumed_moves = {one.move for one in assumed.values()}
         folded = build_node_info(
             node,
-            here,
+            [*observed.held.get(name, ()), *here],
             cordons=node.effects(now=now),
             heat=node.known_heat(now=now),
             reservations=[
                 one
-                for one in reserved.get(name, ())
+                for one in observed.reserved.get(name, ())
                 if one.until > now and one.move not in assumed_moves
             ],
-            kept=self._kept(name, now=now),
+            kept=held_cards(
+                observed.kept.get(name, ()), placed=[*observed.placed, *assumed], now=now
+            ),
         )
         return cached == folded and shown == folded and self._shows(row, folded)
-
-    def _kept(self, name: str, *, now: datetime) -> Mapping[CardUuid, CardHold]:
-        """Return the cards of a node that Moves keep for pods that no node has yet."""
-        holds = (claims.hold for claims in self._moves())
-        here = [hold for hold in holds if hold is not None and hold.node == name]
-        if not here:
-            return {}
-        bound = [
-            pod.uid
-            for pod in self._pods()
-            if isinstance(pod, BoundPod) and pod.allocation.holds_anything
-        ]
-        assumed = [uid for uid, one in self._ledger.assumed.items() if one.until > now]
-        return held_cards(here, placed=[*bound, *assumed], now=now)
 
     def _shows(self, row: int | None, folded: NodeInfo) -> bool:
         free = [card_info.free_mib for card_info in folded.cards.values()]

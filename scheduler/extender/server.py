@@ -1,5 +1,6 @@
 """The extender's HTTP server: kube-scheduler's four verbs, probes and metrics."""
 
+import asyncio
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
