@@ -88,4 +88,6 @@ def _json_line(logger: object, method: str, event: structlog.typing.EventDict) -
     except UnicodeEncodeError:  # a text that is no Unicode, such as the name of a file
         texts = {key: f"{value}".encode(errors="replace") for key, value in event.items()}
         line = _encoder.encode({key: text.decode() for key, text in texts.items()}).decode()
+    if line.isascii():  # nearly every one
+        return line
     return _BEYOND_ASCII.sub(lambda found: json.dumps(found[0])[1:-1], line)
