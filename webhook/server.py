@@ -58,7 +58,6 @@ _BYTES_PER_MIB: Final = 1024 * 1024
 # 3 MiB took 1.2 GB, and the Deployment's limit is 512 MiB.
 _LARGE_BYTES: Final = 128 * 1024
 _LARGE_AT_ONCE: Final = 4
-_LARGE: Final = web.RequestKey("large", bool)  # of a request that counts as one of these
 _MOST_NAME: Final = 253  # of an object, RFC 1123 subdomain
 
 
@@ -139,6 +138,7 @@ class RequestGate:
         self._body_timeout_s = body_timeout_s
         self._client_names = frozenset(client_names)
         self._large = asyncio.Semaphore(_LARGE_AT_ONCE)
+        self._held_by: set[int] = set()  # the ids of the requests that count as large
 
     async def read(self, request: web.Request) -> bytes:
         """Return a request's body; a large one counts against the limit until it is answered.
@@ -160,7 +160,7 @@ class RequestGate:
             async with asyncio.timeout(self._body_timeout_s):
                 if not small:
                     await self._large.acquire()
-                    request[_LARGE] = True
+                    self._held_by.add(id(request))
                 body = await request.read()
         except TimeoutError:
             text = f"the body did not arrive within {self._body_timeout_s:g} s\n"
@@ -190,7 +190,8 @@ class RequestGate:
                 )
             return await handler(request)
         finally:
-            if _LARGE in request:
+            if id(request) in self._held_by:
+                self._held_by.remove(id(request))
                 self._large.release()
             # Of a client that is gone, another connection may have the descriptor by now.
             if transport is not None and request.transport is transport:

@@ -535,8 +535,11 @@ _ORDER: Final = (*_FIRST, *_LAST)
 
 def _of_pod(annotations: Mapping[str, str], parsers: _Parsers) -> dict[str, Any]:
     """Return the fields of a request that annotations say for the whole pod."""
-    present = sorted(parsers.keys() & annotations.keys(), key=_ORDER.index)
-    return {parsers[key][0]: parsers[key][1](annotations) for key in present}
+    present = parsers.keys() & annotations.keys()
+    if not present:  # nearly every pod
+        return {}
+    ordered = sorted(present, key=_ORDER.index)
+    return {parsers[key][0]: parsers[key][1](annotations) for key in ordered}
 
 
 def required_isolation(isolation: Collection[Isolation]) -> Isolation | None:
