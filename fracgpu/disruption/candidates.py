@@ -163,11 +163,16 @@ def shown(spec: MoveSpec, *, now: datetime) -> MoveSpec:
 
 def approved(spec: MoveSpec, *, policy: RebalancerPolicy, now: datetime) -> MoveSpec:
     """Return the move that a recommended one becomes once people have approved it."""
+    beneficiary = spec.beneficiary
+    if beneficiary is not None:
+        until = now + timedelta(seconds=policy.make_room_hold_s)
+        beneficiary = structs.replace(beneficiary, held_until=until)
     return structs.replace(
         spec,
         approved=True,
         reserved_until=now + _longest_before_bound(spec.mode, policy, grace_s=spec.grace_s),
         source_denied_until=now + timedelta(seconds=policy.return_cooldown_s),
+        beneficiary=beneficiary,
     )
 
 

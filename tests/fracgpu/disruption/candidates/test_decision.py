@@ -99,7 +99,10 @@ def test_what_is_only_shown_keeps_nothing() -> None:
 def test_once_approved_it_keeps_what_one_that_is_decided_then_does() -> None:
     later = NOON + timedelta(minutes=50)
     afresh = approved(shown(decided(), now=NOON), policy=ACTIVE, now=later)
+    kept = approved(shown(a_move(beneficiary=a_beneficiary()), now=NOON), policy=ACTIVE, now=later)
 
     assert afresh.approved
+    assert kept.beneficiary is not None
+    assert kept.beneficiary.held_until - later == timedelta(seconds=ACTIVE.make_room_hold_s)
     assert afresh.reserved_until - later == decided().reserved_until - NOON
     assert afresh.source_denied_until - later == decided().source_denied_until - NOON
