@@ -252,8 +252,11 @@ class Controller:
         for move in store.moves:
             lately = context.now - move.planned_at < _RECOMMENDED_FOR
             if move.phase is MovePhase.RECOMMENDED and move.approved and lately:
-                begun = any(
-                    other.spec.approved and other.spec.pod == move.spec.pod for other in store.moves
+                begun = any(  # since: a name begins with the time
+                    other.spec.approved
+                    and other.spec.pod == move.spec.pod
+                    and other.name > move.name
+                    for other in store.moves
                 )
                 if begun:  # by a predecessor that came no further
                     await store.forget(move)

@@ -3,10 +3,11 @@
 import asyncio
 from collections.abc import AsyncIterator, Collection
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import pytest
 import structlog
+from msgspec import structs
 
 from fracgpu import names
 from fracgpu.cards.card import CardUuid, CordonEffect
@@ -412,6 +413,21 @@ async def test_what_people_approve_is_done_in_the_mode_recommend(kube: KubeClien
         rig.config.value = replace(rig.config.value, mode=Mode.DRY_RUN)
         await rig.tick()
         assert rig.record().ending is Ending.PAUSED
+
+
+async def test_an_approval_counts_although_an_earlier_move_of_the_pod_was_approved_as_well(
+    kube: KubeClient,
+) -> None:
+    await make_cluster(kube)
+    async with a_rig(kube, policy=replace(DRY_RUN, mode=Mode.RECOMMEND)) as rig:
+        shown = await rig.tick_until_planned()
+        before, then = structs.replace(shown.spec, approved=True), rig.clock.now() - timedelta(1)
+        await rig.store.put(a_record(move=before, now=then).ended(Ending.EXPIRED, now=then))
+        approval = {"metadata": {"annotations": {names.APPROVED: "true"}}}
+        await kube.patch(MOVES, shown.name, approval)
+        await rig.tick()
+
+        assert [move.phase for move in rig.store.moves] == [MovePhase.ABORTED, MovePhase.PLANNED]
 
 
 @pytest.mark.parametrize(("plan", "under_way", "free"), [("", "", False), ("p", "p", True)])
