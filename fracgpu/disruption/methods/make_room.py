@@ -109,7 +109,7 @@ def _waits(state: DisruptionState, pod: PlacedPod) -> bool:
         and not info.nominated_node  # preemption makes the room already
         and state.places(info)
         and info.need is not None
-        and info.gang is None  # room for one of its pods would help none
+        and not info.in_gang  # room for one of its pods would help none
     )
 
 

@@ -85,6 +85,7 @@ def test_the_most_important_pod_that_waits_longest_comes_first() -> None:
         pytest.param({"node": "n1"}, id="bound"),
         pytest.param({"need": None}, id="needs no card"),
         pytest.param({"gang": Gang("train", 4)}, id="of a gang"),
+        pytest.param({"pod_group": "train"}, id="of a PodGroup"),
     ],
 )
 def test_a_pod_that_does_not_wait_for_room_is_no_subject(facts: dict[str, Any]) -> None:
