@@ -263,7 +263,11 @@ _Obstacle = tuple[Ending, str]
 
 def planned(move: Move, facts: MoveFacts, context: StepContext) -> Step:
     """Return what a planned move does next."""
-    late = move.age(now=context.now) > timedelta(seconds=context.policy.plan_ttl_s)
+    longest = timedelta(seconds=context.policy.plan_ttl_s)
+    if move.spec.reserved_until - move.planned_at < longest:
+        # It reserves nothing: only its status, which was not written any more, would have said so.
+        return end(move, Ending.DRY_RUN, "it was only to be shown", now=context.now)
+    late = move.age(now=context.now) > longest
     return _check(move, facts, context, late=late) or Do(Action.PREFLIGHT)
 
 

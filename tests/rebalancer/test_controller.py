@@ -13,7 +13,7 @@ from fracgpu import names
 from fracgpu.cards.card import CardUuid, CordonEffect
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from fracgpu.request.need import Strategy
-from fracgpu.state.move_object import Ending, MovePhase
+from fracgpu.state.move_object import Ending, MovePhase, object_of
 from fracgpu.state.node_info import read_node
 from fracgpu.state.snapshot import Snapshot
 from kube.client import KubeClient
@@ -375,6 +375,22 @@ async def test_with_an_open_breaker_moves_are_only_shown_and_everything_says_why
     await rig.tick()
     assert breaker_is_open(rig, "lost_pod") == 0
     assert rig.loop.trouble() is None
+
+
+async def test_what_was_only_to_be_shown_is_not_made_if_its_phase_was_not_written_any_more(
+    rig: Rig, kube: KubeClient
+) -> None:
+    other = a_move(pod_uid="other", owner_uid="other", source="GPU-x", target="GPU-y")
+    await rig.store.put(a_record(MovePhase.EVICTING, move=other).ended(Ending.LOST, now=NOON))
+    for _ in range(4):
+        await rig.tick()
+    *_, shown = rig.store.moves
+    await kube.delete(MOVES, shown.name)
+    await kube.create(MOVES, {"metadata": {"name": shown.name}, "spec": object_of(shown)["spec"]})
+    for _ in range(4):
+        await rig.tick()
+
+    assert [move.ending for move in rig.store.moves] == [Ending.LOST, Ending.DRY_RUN]
 
 
 async def test_recommending_it_shows_a_move_once_as_an_object_and_changes_nothing(
