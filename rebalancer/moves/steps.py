@@ -666,11 +666,15 @@ def evict_answered(
 def evicted(move: Move, facts: MoveFacts, context: StepContext) -> Step:
     """Return what a move does whose pod is gone."""
     now, found, owner = context.now, facts.replacement, facts.owner
+    within = _replaced_within(move, context.policy)
+    until = move.status.retry_at or move.phase_since + within
     if found is not None and found.node and found.ready:
         return Enter(noted(move, found).to(MovePhase.VERIFYING, now=now))
     if not owner.there:
         return end(move, Ending.OWNER_GONE, "its controller is gone or being deleted", now=now)
-    if move.age(now=now) <= _replaced_within(move, context.policy):
+    if found is None and _is_ending(move, context):
+        return _prolonged(move, until, within, now=now)
+    if now <= until:
         return Wait("the replacement is not Ready yet")
     # Lost is what the owner misses, not what is not seen: it may have been scaled down meanwhile.
     if owner.needs_no_other:
@@ -680,11 +684,22 @@ def evicted(move: Move, facts: MoveFacts, context: StepContext) -> Step:
     return end(move, Ending.LOST, f"no replacement became Ready: {detail}", now=now)
 
 
+def _prolonged(move: Move, until: datetime, within: timedelta, *, now: datetime) -> Step:
+    """Return how a move waits for a pod that ends slowly; most owners replace it only then.
+
+    The reservation must not lapse before. As in `verifying`, that is written now and then only.
+    """
+    if until - now >= within / 2:
+        return Wait(_ENDING)
+    until = now + within
+    reserved_until = max(until, move.reserved_until)
+    return Enter(move.with_status(retry_at=until, reserved_until=reserved_until, message=_ENDING))
+
+
 def verifying(move: Move, _: MoveFacts, context: StepContext) -> Step:
     """Return what a move does whose replacement runs."""
     settle = timedelta(seconds=context.policy.settle_s)
-    there = move.spec.pod.uid in context.state.pods  # it still uses the source
-    if there and move.age(now=context.now) < _LONGEST_END:
+    if _is_ending(move, context):  # it still uses the source
         # The time is written now and then only, not in every cycle of a long grace period.
         settled_at = move.status.retry_at or move.phase_since
         if settled_at - context.now < settle / 2:
@@ -703,6 +718,12 @@ def verifying(move: Move, _: MoveFacts, context: StepContext) -> Step:
 
 _ENDING: Final = "the old pod has not ended yet"
 _LONGEST_END: Final = timedelta(hours=6)  # a pod on a node that is lost never ends
+
+
+def _is_ending(move: Move, context: StepContext) -> bool:
+    """Report whether the evicted pod still ends, which its own grace period bounds."""
+    there = move.spec.pod.uid in context.state.pods
+    return there and move.age(now=context.now) < _LONGEST_END
 
 
 def _may_start_still(move: Move, context: StepContext) -> bool:

@@ -107,6 +107,23 @@ def test_a_replacement_may_take_twice_as_long_as_others_of_its_owner() -> None:
     assert ended(evicted(usual, facts(), late)) is Ending.LOST
 
 
+def test_a_pod_that_ends_slowly_is_not_lost_and_its_target_is_held_until_it_is_replaced() -> None:
+    """A StatefulSet makes the next pod of a name only then."""
+    old = a_disruption_state(pods=[a_placed_pod("pod-x", record={"terminating": True})])
+    record = moving(MoveMode.EVICT, MovePhase.EVICTED)
+    for minutes in range(0, 60, 5):
+        now = NOON + timedelta(minutes=minutes)
+        step = evicted(record, facts(), a_context(state=old, now=now))
+        record = step.move if isinstance(step, Enter) else record
+        assert record.phase is MovePhase.EVICTED
+        assert record.reserved_until - now >= timedelta(minutes=5)
+
+    replaced = a_context(now=NOON + timedelta(minutes=59))
+    assert evicted(record, facts(), replaced) == Wait("the replacement is not Ready yet")
+    late = a_context(now=NOON + timedelta(minutes=70))
+    assert ended(evicted(record, facts(), late)) is Ending.LOST
+
+
 def test_a_move_is_verified_once_the_old_pod_is_gone() -> None:
     """With a grace period of an hour it uses the source long after its replacement is Ready."""
     old = a_placed_pod("pod-x", record={"terminating": True})
