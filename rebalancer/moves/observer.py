@@ -88,7 +88,7 @@ class Observer:
         return MoveFacts(
             victim=victim,
             owner=owner,
-            replacement=await self._replacement(move, context),
+            replacement=await self._replacement(move, owner, context),
             target_problem=await self._target_problem(spec.target.node),
         )
 
@@ -115,8 +115,10 @@ class Observer:
                 verb="get", path=name, status=200, reason="NotTheObjectPromised", message=str(error)
             ) from error
 
-    async def _replacement(self, move: Move, context: StepContext) -> ReplacementFacts | None:
-        found = candidate(move, context.state.pods.values())
+    async def _replacement(
+        self, move: Move, owner: OwnerFacts, context: StepContext
+    ) -> ReplacementFacts | None:
+        found = candidate(move, context.state.pods.values(), wanted=owner.desired)
         if found is None:
             return None
         pod = found.info.record
@@ -195,11 +197,12 @@ def orphans_of(pods: Iterable[PlacedPod], namespace: str, *, hash_value: str) ->
     ]
 
 
-def candidate(move: Move, pods: Iterable[PlacedPod]) -> PlacedPod | None:
+def candidate(move: Move, pods: Iterable[PlacedPod], *, wanted: int) -> PlacedPod | None:
     """Return the pod that takes the place of the moved one, as far as the cache knows.
 
     The pod that consumed the reservation is the replacement. Until there is one, it may be any pod
-    that the controller made since the Move exists: one that is not bound yet may still consume it.
+    that the controller made since the Move exists: one that is not bound yet may still consume it,
+    and one that is bound took another's place while the controller has fewer pods than *wanted*.
     Both times are the API server's, and a cycle lies between the Move and the first disturbance.
     """
     spec = move.spec
@@ -213,16 +216,20 @@ def candidate(move: Move, pods: Iterable[PlacedPod]) -> PlacedPod | None:
         created = pod.info.created_at
         return since is not None and created is not None and created > since
 
-    found = [
+    others = [
         pod
         for pod in pods
         if pod.owner_uid == spec.owner.uid
         and pod.uid != spec.pod.uid
         and not pod.info.record.terminating
-        and (by_reservation(pod) or made_since(pod))
     ]
+    complete = len(others) >= wanted
     return min(
-        found,
+        (
+            pod
+            for pod in others
+            if by_reservation(pod) or (made_since(pod) and (complete or not pod.info.record.node))
+        ),
         key=lambda pod: (
             not by_reservation(pod),
             bool(pod.info.record.node),

@@ -33,7 +33,7 @@ from datetime import datetime, timedelta
 from enum import Enum
 from typing import Final
 
-from fracgpu.cards.card import CardUuid, NodeCards
+from fracgpu.cards.card import CardUuid, Health, NodeCards
 from fracgpu.disruption.candidates import HASH_LABEL, RELEASED_SUFFIX
 from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.disruption.heat import Heat, blindness
@@ -357,7 +357,7 @@ def _why_not_begun(move: Move, policy: RebalancerPolicy, *, now: datetime) -> st
 def _obstacle(move: Move, facts: MoveFacts) -> _Obstacle | None:
     """Return what rules the move out for good, with the ending that it gives."""
     victim, owner = facts.victim, facts.owner
-    surge = move.spec.mode is MoveMode.SURGE
+    surge, taken = move.spec.mode is MoveMode.SURGE, _taken(facts)
     rules: tuple[tuple[bool, Ending, str], ...] = (
         (not victim.there, Ending.POD_GONE, victim.why_gone),
         (not victim.running, Ending.REFUSED, "it is not running"),
@@ -374,8 +374,15 @@ def _obstacle(move: Move, facts: MoveFacts) -> _Obstacle | None:
             "its ReplicaSet does not select it by the hash of its template",
         ),
         (bool(facts.target_problem), Ending.TARGET_LOST, facts.target_problem),
+        (bool(taken), Ending.TARGET_LOST, taken),
     )
     return next(((ending, why) for broken, ending, why in rules if broken), None)
+
+
+def _taken(facts: MoveFacts) -> str:
+    """Return who has what is reserved for a pod that is still there; empty if nobody has."""
+    found = facts.replacement
+    return f"pod {found.name} of its owner was bound to the target" if found and found.node else ""
 
 
 def _not_yet(move: Move, facts: MoveFacts, context: StepContext) -> str:
@@ -758,17 +765,26 @@ def verification(move: Move, context: StepContext) -> Verification:
 def _why_not(move: Move, facts: MoveFacts, context: StepContext) -> Enter | None:
     """Return what to do instead of evicting a pod that has no replacement yet; None to evict."""
     stopped = why_stopped(move, context.policy)
+    target = facts.target_problem or _taken(facts) or _card_problem(move, context)
     rules = (
         (bool(stopped), Ending.PAUSED, stopped),
         (not facts.owner.there, Ending.OWNER_GONE, "its controller is gone or being deleted"),
         (not facts.owner.current, Ending.ROLLOUT, "its owner is being rolled out"),
-        (bool(facts.target_problem), Ending.TARGET_LOST, facts.target_problem),
+        (bool(target), Ending.TARGET_LOST, target),
         (not facts.victim.running, Ending.REFUSED, "it is not running"),
     )
     for broken, ending, why in rules:
         if broken:
             return end(move, ending, why, now=context.now)
     return None
+
+
+def _card_problem(move: Move, context: StepContext) -> str:
+    """Return why the target takes no replacement now, or empty: an eviction is tried for long."""
+    target = move.spec.target
+    info = context.state.snapshot.card(target.card)
+    closed = info is None or info.cordoned or info.card.health is not Health.HEALTHY
+    return f"card {target.display} takes no pods any more" if closed else ""
 
 
 def _give_up(move: Move, facts: MoveFacts, context: StepContext, ending: Ending, why: str) -> Step:

@@ -44,8 +44,8 @@ def a_pod(uid: str, **facts: Any) -> PlacedPod:
     return a_placed_pod(uid, created_at=facts.pop("created_at", LATER), **facts)
 
 
-def chosen(*pods: PlacedPod) -> str:
-    found = candidate(RECORD, pods)
+def chosen(*pods: PlacedPod, wanted: int = 1) -> str:
+    found = candidate(RECORD, pods, wanted=wanted)
     return found.uid if found else ""
 
 
@@ -61,6 +61,16 @@ def test_until_then_it_may_be_any_pod_made_since_and_first_one_that_is_not_bound
 
     assert chosen(bound, unbound) == "unbound"
     assert chosen(bound) == "bound"
+
+
+def test_a_bound_pod_is_not_the_replacement_while_its_controller_lacks_one() -> None:
+    """A Job makes pods all the time, and the reservation would end with the wrong one."""
+    bound, mine = a_pod("bound"), a_pod("mine", record=CONSUMED)
+
+    assert chosen(bound, wanted=2) == ""
+    assert chosen(bound, a_pod("pod-a"), wanted=2) == ""
+    assert chosen(bound, a_pod("unbound", record={"node": ""}), wanted=2) == "unbound"
+    assert chosen(mine, wanted=2) == "mine"
 
 
 @pytest.mark.parametrize(

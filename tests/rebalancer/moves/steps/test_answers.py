@@ -26,6 +26,8 @@ from rebalancer.moves.steps import (
     Wait,
     evict_answered,
     evicted,
+    evicting,
+    next_step,
     noticed,
     preflight_answered,
     replacement_ready,
@@ -96,6 +98,17 @@ def test_a_pod_that_wants_time_is_waited_for_until_it_is_ready_or_the_time_is_ov
     said = "the notice of 600 s" if waits else "the cordon of its card"
     assert step == Wait(said)
     assert noticed(record, facts(victim=replace(told, notice="")), context) == Do(Action.NOTICE)
+
+
+@pytest.mark.parametrize("phase", [MovePhase.PLANNED, MovePhase.NOTICED, MovePhase.EVICTING])
+def test_a_pod_stays_whose_target_another_pod_of_its_owner_got_before(phase: MovePhase) -> None:
+    """Whoever is scaled up takes what is reserved, and nothing would be left for this pod."""
+    record = moving(MoveMode.EVICT, phase)
+    pod = VictimFacts(there=True, running=True, controller_uid=record.spec.owner.uid)
+
+    step = next_step(record, facts(READY, victim=pod), a_context(now=NOON + timedelta(seconds=15)))
+
+    assert ended(step.then or step if isinstance(step, Do) else step) is Ending.TARGET_LOST
 
 
 def test_a_replacement_may_take_twice_as_long_as_others_of_its_owner() -> None:
@@ -184,6 +197,21 @@ def test_an_eviction_that_is_refused_for_good_is_withdrawn_and_given_up(
         phase,
         "a webhook denied it",
     )
+
+
+def test_a_pod_whose_target_was_closed_while_its_eviction_was_refused_stays() -> None:
+    nodes = (
+        a_node("n1", HOT_CARD),
+        replace(a_node("n2", COOL_CARD), drained=frozenset({COOL_CARD})),
+    )
+    context = a_context(state=a_disruption_state(nodes=nodes))
+    record = moving(MoveMode.EVICT, MovePhase.EVICTING)
+
+    step = evicting(record, facts(), context)
+
+    assert isinstance(step, Do)
+    assert (step.action, ended(step.then or Wait(""))) == (Action.WITHDRAW, Ending.TARGET_LOST)
+    assert evicting(record, facts(), a_context()) == Do(Action.EVICT)
 
 
 @pytest.mark.parametrize(("jitter", "pause_s"), [(0.0, 5.0), (1.0, 10.0)])
