@@ -16,7 +16,8 @@ planned          cordon visible (of a hot card), still right, owner  wait; abort
 reserved         nothing more                                        -
 noticed          the notice is over, or the pod says that it is      wait; aborted when outdated
                  ready, and all of that is still true
-surging          the replacement is Ready on a cool card             wait; rolled back
+surging          the replacement is Ready on a cool card, and so     wait; rolled back
+                 many others that the owner needs the pod no more
 replacementReady it has been Ready long enough                       back to surging; rolled back
 rollingBack      the pod belongs to its ReplicaSet again             retry
 evicting         the pod is evicted, or gone already                 retry, with longer pauses;
@@ -454,6 +455,8 @@ def surging(move: Move, facts: MoveFacts, context: StepContext) -> Step:
         return Enter(known)
     if not (found.node and found.ready):
         return Wait("the replacement is not Ready yet" if found.node else "it is not bound yet")
+    if not facts.owner.needs_no_other:
+        return Wait("another pod of its owner is not Ready")
     return Enter(move.to(MovePhase.REPLACEMENT_READY, now=context.now))
 
 
@@ -481,8 +484,12 @@ def still_replaced(move: Move, facts: MoveFacts, context: StepContext) -> Enter 
     found = facts.replacement
     if found is None or not found.ready or noted(move, found) != move:
         message = "the replacement is not Ready any more"
-        return Enter(move.to(MovePhase.SURGING, now=context.now, message=message))
-    return None
+    elif not facts.owner.needs_no_other:
+        # An autoscaler's pod may have got what was reserved, and the replacement find no room.
+        message = "another pod of its owner is not Ready"
+    else:
+        return None
+    return Enter(move.to(MovePhase.SURGING, now=context.now, message=message))
 
 
 def why_roll_back(move: Move, facts: MoveFacts, context: StepContext) -> _RollBack | None:

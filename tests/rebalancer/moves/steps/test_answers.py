@@ -31,6 +31,7 @@ from rebalancer.moves.steps import (
     noticed,
     preflight_answered,
     replacement_ready,
+    surging,
     verifying,
     why_roll_back,
 )
@@ -277,16 +278,27 @@ def test_a_surge_is_undone_once_its_reservation_has_lapsed_unless_the_replacemen
     assert why_roll_back(record, facts(READY), lapsed) is None
 
 
-def test_a_pod_whose_replacement_is_on_a_hot_card_by_now_is_not_evicted() -> None:
+def test_a_pod_is_not_evicted_for_a_replacement_if_its_owner_lacks_another_pod_or_that_is_hot() -> (
+    None
+):
+    """One that an autoscaler adds may get what is reserved, and the replacement find no room."""
     record = moving(MoveMode.SURGE, MovePhase.REPLACEMENT_READY).with_status(
         replacement=a_replacement("new", "new", node="n2", card=COOL_CARD)
     )
     later = a_context(now=NOON + timedelta(seconds=ACTIVE.ready_s))
-    assert replacement_ready(record, facts(READY), later) == Enter(
-        record.to(MovePhase.EVICTING, now=later.now)
+    ready = replace(facts(READY), owner=replace(OWNER, others=2))
+    hot = replace(ready, replacement=replace(READY, card=HOT_CARD))
+
+    steps = [replacement_ready(record, each, later) for each in (ready, facts(READY), hot)]
+
+    assert [step.move.phase for step in steps if isinstance(step, Enter)] == [
+        MovePhase.EVICTING,
+        MovePhase.SURGING,
+        MovePhase.ROLLING_BACK,
+    ]
+    assert ended(steps[-1]) is Ending.MISPLACED
+    waiting = surging(moving(MoveMode.SURGE, MovePhase.SURGING), facts(READY), later)
+    assert isinstance(waiting, Enter)  # the replacement is noted first
+    assert surging(waiting.move, facts(READY), later) == Wait(
+        "another pod of its owner is not Ready"
     )
-
-    step = replacement_ready(record, facts(replace(READY, card=HOT_CARD)), later)
-
-    assert isinstance(step, Enter)
-    assert (step.move.phase, ended(step)) == (MovePhase.ROLLING_BACK, Ending.MISPLACED)
