@@ -12,6 +12,7 @@ ReplicaSet by another value of the label by which that selects it.
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
+from fractions import Fraction
 from statistics import median
 from typing import Final
 
@@ -383,7 +384,11 @@ def why_not_now(state: DisruptionState, candidate: PlacedPod, mode: MoveMode) ->
     rules = (
         *_workload_rules(state, candidate, mode),
         *_budget_rules(state, candidate, mode),
-        *(_surge_rules(state, candidate) if mode is MoveMode.SURGE else ()),
+        (_lacks_quota(state, candidate.info, mode), HoldReason.QUOTA),
+        (
+            mode is MoveMode.SURGE and _is_served_by_hash(state, candidate.info),
+            HoldReason.SERVICE_BY_HASH,
+        ),
     )
     return next((reason for broken, reason in rules if broken), None)
 
@@ -455,23 +460,22 @@ def _allows(budget: PodDisruptionBudget, mode: MoveMode) -> bool:
     return budget.allowed > 0
 
 
-def _surge_rules(state: DisruptionState, candidate: PlacedPod) -> _Rules:
-    pod = candidate.info
-    namespace = pod.record.namespace
-    quotas = state.workloads.quotas.of(namespace)
+def _lacks_quota(state: DisruptionState, pod: PodInfo, mode: MoveMode) -> bool:
+    """Report whether a quota would refuse the replacement of a pod.
+
+    One that was lowered below what is used does so even if the pod has left.
+    """
+    quotas = state.workloads.quotas.of(pod.record.namespace)
     # Adding up what a pod counts takes longer than all other rules; few namespaces have a quota.
     usage = quota_usage(pod.record.containers) if quotas else {}
-    return (
-        (
-            any(
-                not service.labels.keys().isdisjoint(HASH_LABELS)
-                and service.selects(namespace, pod.labels)
-                for service in state.workloads.services.of(namespace)
-            ),
-            HoldReason.SERVICE_BY_HASH,
-        ),
-        (
-            any(quota.exceeded_by(usage) for quota in quotas),
-            HoldReason.QUOTA,
-        ),
+    if mode is MoveMode.EVICT:
+        usage = dict.fromkeys(usage, Fraction(0))  # beyond what the pod itself gives back
+    return any(quota.exceeded_by(usage) for quota in quotas)
+
+
+def _is_served_by_hash(state: DisruptionState, pod: PodInfo) -> bool:
+    namespace = pod.record.namespace
+    return any(
+        not service.labels.keys().isdisjoint(HASH_LABELS) and service.selects(namespace, pod.labels)
+        for service in state.workloads.services.of(namespace)
     )

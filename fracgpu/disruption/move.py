@@ -62,7 +62,7 @@ class HoldReason(Enum):
     BUDGET = "its disruption budget allows no disruption"
     BUDGET_FORBIDS = "its disruption budget has maxUnavailable 0"
     SERVICE_BY_HASH = "a Service selects it by the label that a surge changes"
-    QUOTA = "a quota leaves no room for its replacement beside it"
+    QUOTA = "a quota leaves no room for its replacement"
     SINGLE_REPLICA = "it is the only replica"
     REPLICAS_NOT_READY = "another pod of its owner is not ready"
     OWNER_COOLDOWN = "a pod of its owner was moved a short while ago"

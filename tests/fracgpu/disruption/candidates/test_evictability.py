@@ -359,13 +359,15 @@ def test_a_surge_needs_a_budget_that_allows_once_the_replacement_is_ready() -> N
     assert why(SURGE, budgets=[too_few]) is HoldReason.BUDGET
 
 
-def test_a_surge_needs_room_in_the_quota_and_an_eviction_does_not() -> None:
+def test_a_surge_needs_room_in_the_quota_and_an_eviction_one_that_is_not_exceeded() -> None:
+    exceeded = [ResourceQuota(namespace="ml", name="q", left={"pods": Fraction(-1)})]
     full = [ResourceQuota(namespace="ml", name="q", left={"pods": Fraction(0)})]
     elsewhere = [ResourceQuota(namespace="other", name="q", left={"pods": Fraction(0)})]
 
     assert why(SURGE, quotas=full) is HoldReason.QUOTA
     assert why(SURGE, quotas=elsewhere) is None
     assert why(EVICT, quotas=full) is None
+    assert why(EVICT, quotas=exceeded) is HoldReason.QUOTA
 
 
 def test_a_service_that_selects_by_the_hash_would_lose_the_released_pod() -> None:
