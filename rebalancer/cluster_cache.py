@@ -15,6 +15,7 @@ from fracgpu.cards.card import CardUuid, NodeCards
 from fracgpu.device_claims.claim import DeviceClaim, decode_claim
 from fracgpu.device_claims.devices import cards_by_device
 from fracgpu.device_claims.holders import ClaimHolders
+from fracgpu.device_claims.quota import MEMORY, ClaimedMemory
 from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.disruption.heat import CardHeat, CardUsage
 from fracgpu.k8s.disruption_budget import read_budget
@@ -27,7 +28,7 @@ from fracgpu.k8s.scheduling.objects import (
     scheduled_pod_of,
 )
 from fracgpu.k8s.scheduling.volumes import Storage, read_claim, read_volume
-from fracgpu.k8s.workloads.quota import read_quota
+from fracgpu.k8s.workloads.quota import ResourceQuota, read_quota
 from fracgpu.k8s.workloads.service_selector import read_service_selector
 from fracgpu.k8s.workloads.workload import read_deployment, read_replicaset, read_statefulset
 from fracgpu.k8s.workloads.workload_state import ByNamespace, WorkloadState
@@ -115,6 +116,7 @@ class ClusterCache:
         self._index = SnapshotIndex()
         self._claimants: dict[str, _Pod] = {}
         self._claimed = ClaimHolders(self._namespace_of)
+        self._claimed_memory = ClaimedMemory()
         self._claim_informer = (
             Informer(client, RESOURCE_CLAIMS, decode=decode_claim, on_change=self._claim)
             if wirings.serves(Wiring.CLAIMS)
@@ -264,10 +266,16 @@ class ClusterCache:
         return WorkloadState(
             workloads={workload.uid: workload for workload in workloads},
             budgets=ByNamespace([budget for _, budget in self._items(PDBS)]),
-            quotas=ByNamespace([quota for _, quota in self._items(RESOURCE_QUOTAS)]),
+            quotas=ByNamespace([self._with_claims(it) for _, it in self._items(RESOURCE_QUOTAS)]),
             services=ByNamespace([selector for _, selector in self._items(SERVICES)]),
             unknown=self.unknown,
         )
+
+    def _with_claims(self, quota: ResourceQuota) -> ResourceQuota:
+        """Return a quota without what claims use of it, which the API server does not count."""
+        claimed_mib = self._claimed_memory.by_namespace[quota.namespace]
+        left = {key: mib - claimed_mib for key, mib in quota.left.items() if key == MEMORY}
+        return replace(quota, left={**quota.left, **left}) if left else quota
 
     @property
     def unknown(self) -> tuple[str, ...]:
@@ -318,6 +326,7 @@ class ClusterCache:
 
     def _claim(self, change: Change[DeviceClaim]) -> None:
         gone = change.type is ChangeType.DELETED
+        self._claimed_memory.observe(change.object, gone=gone)
         for uid in self._claimed.observe(change.object, gone=gone):
             self._count_claims_of(uid)
 

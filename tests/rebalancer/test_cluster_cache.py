@@ -10,6 +10,7 @@ import pytest
 from component.wiring import Wiring, Wirings
 from fracgpu import names
 from fracgpu.device_claims.claims import claim_of
+from fracgpu.device_claims.quota import MEMORY
 from fracgpu.k8s.node import Taint
 from fracgpu.request.need import DEFAULT_STRATEGY
 from fracgpu.state.allocation import Slice
@@ -243,6 +244,8 @@ async def test_a_pod_holds_what_its_claim_was_allocated_until_the_claim_is_gone(
     kube: KubeClient,
 ) -> None:
     await make_cluster(kube, pods=0)
+    limit = {"metadata": {"name": "q"}, "spec": {"hard": {MEMORY: "10000"}}}
+    await kube.create(RESOURCE_QUOTAS, limit, namespace="default")
     async with following(kube, BY_CLAIMS) as cache:
         claim = await a_claimed_pod(kube, "pod-c")
         await until_true(lambda: bool(cache.placed_pods), what="the pod")
@@ -253,6 +256,8 @@ async def test_a_pod_holds_what_its_claim_was_allocated_until_the_claim_is_gone(
         (pod,) = cache.placed_pods.values()
         assert pod.info.record.assignment == {"train": (Slice(card=HOT_CARD, mib=Mib(4_000)),)}
         assert [bound and bound.allocation.by_card for bound in cache.take_bound_changes().values()]
+        (quota,) = cache.workloads().quotas.of("default")
+        assert quota.left[MEMORY] == 6_000
 
         # kube-scheduler counts a claim until it is gone, whatever has become of its pod.
         await kube.delete(PODS, "pod-c", namespace="default", grace_s=0)
