@@ -680,7 +680,7 @@ def _claims_front(shared: _Shared, held: HeldClaims) -> _Front:
             "slices": slices.run,
             "moves": taints.run,
         },
-        acting={"publish": publisher.run},
+        acting={"publish": publisher.run, "specs": preparer.run},
         published=lambda: publisher.published,
         withdraw=publisher.remove,
     )

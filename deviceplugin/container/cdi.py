@@ -5,6 +5,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import shutil
 import threading
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,6 +31,10 @@ SHARED: Final = "shared"
 # What a spec mounts that gives no cards: a file that never exists, so that no container is made of
 # it until the agent's answer by NRI has replaced the mount. Its name is in the pod's Events.
 ABSENT: Final = "/run/fracgpu/the-node-agent-has-not-answered"
+# Beside it, with the reason as the file's name: where the cards cannot be given at present.
+_REFUSED: Final = "/run/fracgpu/refused"
+_NOT_IN_FILES: Final = re.compile("[^A-Za-z0-9.]+")
+_MOST_WHY: Final = 200  # a file's name has at most 255 bytes
 # Beside kubelet's own /dev/termination-log: the runtime makes this folder anew for each container,
 # so there is always a place for it.
 MARK_PATH: Final = "/dev/fracgpu-spec"
@@ -139,6 +144,12 @@ def closed_spec(name: str) -> CdiSpec:
     return CdiSpec(name=name, mounts=(Mount(host_path=ABSENT, path=MARK_PATH, read_only=True),))
 
 
+def refusing_spec(name: str, why: str) -> CdiSpec:
+    """Return the spec of a device of which no container can be made; Events then say *why*."""
+    file = f"{_REFUSED}/{_NOT_IN_FILES.sub('-', why)[:_MOST_WHY].strip('-')}"
+    return CdiSpec(name=name, mounts=(Mount(host_path=file, path=MARK_PATH, read_only=True),))
+
+
 class CdiFolder:
     """The specs of our own kind in the runtime's CDI folder; other kinds are never touched.
 
@@ -154,26 +165,37 @@ class CdiFolder:
         # Pods that start at once share a spec, and each has a thread to write it.
         self._one_at_a_time = threading.Lock()
 
-    def write(self, spec: CdiSpec) -> None:
-        """Write *spec* atomically, replacing an older one; one that is there already is left.
+    def write(self, spec: CdiSpec) -> bool:
+        """Write *spec* atomically, replacing an older one; return False if it is there already.
 
         Raises:
             CdiError: the folder cannot be written.
         """
         with self._one_at_a_time:
-            self._write(spec)
+            return not self.has(spec) and self._write(spec)
 
-    def _write(self, spec: CdiSpec) -> None:
+    def has(self, spec: CdiSpec) -> bool:
+        """Report whether *spec* is there.
+
+        Raises:
+            CdiError: the folder cannot be read.
+        """
+        file = self._file(spec.name)
+        try:
+            return file.read_text(errors="replace") == json.dumps(spec.document())
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise CdiError(f"cannot read {file}: {error.strerror or error}") from error
+
+    def _write(self, spec: CdiSpec) -> bool:
         target = self._file(spec.name)
         # The runtime reads every *.json and *.yaml here, so an unfinished file has neither suffix.
-        temporary, text = target.with_suffix(".new"), json.dumps(spec.document())
+        temporary = target.with_suffix(".new")
         try:
-            with contextlib.suppress(FileNotFoundError):
-                if target.read_text(errors="replace") == text:
-                    return
             self._folder.mkdir(parents=True, exist_ok=True)
             with temporary.open("w", encoding="utf-8") as file:
-                file.write(text)
+                file.write(json.dumps(spec.document()))
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(target)
@@ -183,6 +205,7 @@ class CdiFolder:
             with contextlib.suppress(OSError):
                 temporary.unlink(missing_ok=True)
             raise CdiError(f"cannot write {target}: {error.strerror or error}") from error
+        return True
 
     def names(self) -> frozenset[str]:
         """Return the names of the devices that have a spec of ours, or what is left of one.

@@ -84,6 +84,15 @@ class HeldClaims:
         return tuple(each.claim for each in self._held.values())
 
     @property
+    def all(self) -> Iterable[HeldClaim]:
+        """Those that are held, with their pods."""
+        return tuple(self._held.values())
+
+    def has(self, uid: str) -> bool:
+        """Report whether a claim is held."""
+        return uid in self._held
+
+    @property
     def complete(self) -> bool:
         """Whether the claims of all pods that were here first have been read; stays True then.
 

@@ -1,13 +1,20 @@
 """What kubelet asks of a claim before its pod's containers start: to have ready what they get."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, TypeVar
 
 import structlog
 
 from deviceplugin.claims import Claim
-from deviceplugin.container.cdi import CdiError, CdiFolder, CdiSpec, closed_spec, qualified_name
+from deviceplugin.container.cdi import (
+    CdiError,
+    CdiFolder,
+    CdiSpec,
+    closed_spec,
+    qualified_name,
+    refusing_spec,
+)
 from deviceplugin.container.spec_builder import ContainerSpecBuilder, SpecBuildError
 from deviceplugin.dra.held_claims import HeldClaim, HeldClaims
 from deviceplugin.dra.server import ClaimName, Claims, PreparedDevice, PrepareError
@@ -18,6 +25,7 @@ from deviceplugin.identity.starts import wired
 from deviceplugin.kubelet.pre_start import Runtime
 from deviceplugin.metrics import DevicePluginMetrics
 from deviceplugin.node.inventory import Inventory, InventoryTracker
+from fracgpu import names
 from fracgpu.cards.card import Health
 from fracgpu.device_claims.claim import DeviceClaim, assignment_of, decode_claim
 from fracgpu.device_claims.devices import cards_by_device
@@ -30,7 +38,7 @@ from fracgpu.state.pod_info import PodInfo
 from kube.client import KubeClient
 from kube.errors import KubeError, NotFound
 from kube.kinds import RESOURCE_CLAIMS
-from process.clock import Clock
+from process.clock import Clock, wait_at_most
 
 _T = TypeVar("_T", DeviceClaim, tuple[PodInfo, ClaimUse])
 
@@ -41,6 +49,17 @@ log = structlog.get_logger()
 _LONGEST_WAIT_S: Final = 25.0
 _POLL_S: Final = 0.1
 _PAUSE_S: Final = 1.0
+# The longest time between two comparisons of the specs without any event, and after a failure.
+_CALM_S: Final = 60.0
+_AFTER_FAILURE_S: Final = 3.0
+
+
+class _RefusedError(PrepareError):
+    """A claim that cannot be prepared; *outcome* is how the start is counted."""
+
+    def __init__(self, outcome: str, text: str) -> None:
+        super().__init__(text)
+        self.outcome = outcome
 
 
 class Preparer(Claims):
@@ -48,6 +67,10 @@ class Preparer(Claims):
 
     A spec's name has the claim's UID, which no other claim will ever have. So the runtime cannot
     give it to another pod, whatever it has cached, and what is left of it is found without memory.
+
+    Kubelet does not ask again for a container that restarts: the runtime makes it of the spec that
+    is there. So a spec is kept what it would be now: a card that was bound to its driver anew may
+    have the device file that was another's.
 
     Args:
         node: this node's name.
@@ -99,36 +122,110 @@ class Preparer(Claims):
         self._clock = clock
         self._metrics = metrics
         self._on_prepared = on_prepared
+        self._wake = asyncio.Event()
+        self._removing = asyncio.Lock()  # so that nothing is written for a claim given back
 
     async def prepare(self, claim: ClaimName) -> Sequence[PreparedDevice]:
         began_s = self._clock.monotonic()
         try:
-            if (problem := await self._runtime.check()) is not None:
-                raise self._refuse("runtime_unknown", problem)
+            await self._check_runtime()
             end_s = began_s + _LONGEST_WAIT_S
             found = await self._read(claim, end_s=end_s)
             pod, use = await self._checked(found, end_s=end_s)
             return await self._hand_over(found, pod, use)
-        except PrepareError as error:
+        except _RefusedError as error:
+            self._metrics.started(error.outcome)
             log.warning("claim_refused", claim=claim.name, uid=claim.uid, reason=str(error))
             raise
         finally:
             self._metrics.start_took(self._clock.monotonic() - began_s)
 
+    async def _check_runtime(self) -> None:
+        if (problem := await self._runtime.check()) is not None:
+            raise _RefusedError("runtime_unknown", problem)
+
     async def unprepare(self, claim: ClaimName) -> None:
         """Remove a claim's specs; kubelet also asks for claims that are gone, by their UID."""
-        try:
-            removed = await asyncio.to_thread(self._remove_specs, claim.uid)
-        except CdiError as error:
-            raise PrepareError(str(error)) from error
-        self._held.remove(claim.uid)
+        async with self._removing:
+            try:
+                removed = await asyncio.to_thread(self._remove_specs, claim.uid)
+            except CdiError as error:
+                raise PrepareError(str(error)) from error
+            self._held.remove(claim.uid)
         log.info("claim_unprepared", claim=claim.name, uid=claim.uid, specs=removed)
 
     def _remove_specs(self, uid: str) -> list[str]:
-        names = sorted(name for name in self._specs.names() if name.startswith(f"{uid}_"))
-        for name in names:
+        found = self._names_of(uid)
+        for name in found:
             self._specs.remove(name)
-        return names
+        return found
+
+    def _names_of(self, uid: str) -> list[str]:
+        return sorted(name for name in self._specs.names() if name.startswith(f"{uid}_"))
+
+    async def run(self) -> None:
+        """Keep the specs of held claims what they would be now, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._tracker.follow(self._wake.set), name="follow_cards")
+            while True:
+                self._wake.clear()
+                limit_s = _CALM_S if await self.renew() else _AFTER_FAILURE_S
+                await wait_at_most(self._clock, self._wake, limit_s=limit_s)
+
+    async def renew(self) -> bool:
+        """Write the specs anew that would be others now; return False to be called again soon.
+
+        One whose container may not have its cards now refuses it by a file that does not exist,
+        whose name says why.
+        """
+        pods = self._pods()
+        if pods is None or self._tracker.unseen is not None:
+            return False
+        done = True
+        for held in self._held.all:
+            pod = pods.get(held.pod)
+            if pod is None or not pod.record.live:
+                continue
+            async with self._removing:
+                if self._held.has(held.claim.uid):
+                    done = await self._renew(held, pod) and done
+        return done
+
+    async def _renew(self, held: HeldClaim, pod: PodInfo) -> bool:
+        """Return False if a spec refuses its container, or cannot be written."""
+        try:
+            there = await asyncio.to_thread(self._names_of, held.claim.uid)
+            try:
+                # What was removed with the folder is written again, if kubelet had asked for it.
+                asked = held.prepared or names.WIRED in pod.annotations
+                return await self._renew_each(held, pod, None if asked else there)
+            except (WireError, _RefusedError) as error:
+                await self._close(there, str(error))
+        except CdiError as error:
+            log.warning("spec_not_renewed", claim=held.claim.name, reason=str(error))
+        return False
+
+    async def _close(self, specs: Iterable[str], reason: str) -> None:
+        for name in specs:
+            by_nri = await asyncio.to_thread(self._specs.has, closed_spec(name))
+            spec = refusing_spec(name, reason)
+            if not by_nri and await asyncio.to_thread(self._specs.write, spec):
+                log.warning("spec_closed", device=name, reason=reason)
+
+    async def _renew_each(
+        self, held: HeldClaim, pod: PodInfo, only: Collection[str] | None
+    ) -> bool:
+        inventory = self._tracker.inventory
+        for name, own in self._outfits(held.claim, pod, held.use, inventory).items():
+            # The runtime asks for this one by NRI, and is answered by what is true then.
+            by_nri = await asyncio.to_thread(self._specs.has, closed_spec(name))
+            if by_nri or (only is not None and name not in only):
+                continue
+            spec, isolation = await self._spec(name, own, inventory)
+            if await asyncio.to_thread(self._specs.write, spec):
+                log.info("spec_renewed", **wired(own, isolation.value), device=name)
+                self._on_prepared(own, isolation.value)
+        return True
 
     async def _read(self, claim: ClaimName, *, end_s: float) -> DeviceClaim:
         """Return a claim as the API server has it."""
@@ -140,14 +237,14 @@ class Preparer(Claims):
                 )
                 found = decode_claim(body)
             except NotFound:
-                raise self._refuse("claim_gone", f"claim {claim.name} is gone") from None
+                raise _RefusedError("claim_gone", f"claim {claim.name} is gone") from None
             except KubeError as error:
                 return f"claim {claim.name} cannot be read: {error}"
             except WireError as error:
-                raise self._refuse("claim_unreadable", str(error)) from error
+                raise _RefusedError("claim_unreadable", str(error)) from error
             if found.uid != claim.uid:
                 text = f"claim {claim.name} is another one now, with UID {found.uid}"
-                raise self._refuse("claim_gone", text)
+                raise _RefusedError("claim_gone", text)
             return found
 
         return await self._at_last(read, "api_unreachable", pause_s=_PAUSE_S, end_s=end_s)
@@ -164,13 +261,13 @@ class Preparer(Claims):
             pod = next((pods[user.uid] for user in claim.reserved_for if user.uid in pods), None)
             why = self._why_not_yet(claim, pod)
             if why and pod is not None and (always := self._why_not(claim, pod, ())):
-                raise self._refuse("claim_refused", always)
+                raise _RefusedError("claim_refused", always)
             if why or pod is None:
                 return why or f"the pod of claim {claim.name} is not known yet"
             use = pod.claim_uses.get(claim.name)
             if use is None:
                 text = f"pod {pod.record.name} does not name claim {claim.name}"
-                raise self._refuse("claim_refused", text)
+                raise _RefusedError("claim_refused", text)
             self._held.add(HeldClaim(claim=claim, pod=pod.record.uid, use=use))
             return pod, use
 
@@ -187,7 +284,7 @@ class Preparer(Claims):
         """Return what *attempt* does, once it is no text that says why there is nothing yet."""
         while isinstance(found := await attempt(), str):
             if self._clock.monotonic() >= end_s:
-                raise self._refuse(outcome, found)
+                raise _RefusedError(outcome, found)
             await self._clock.sleep(pause_s)
         return found
 
@@ -210,7 +307,7 @@ class Preparer(Claims):
             self._held.remove(claim.uid)
             if isinstance(error, PrepareError):
                 raise
-            raise self._refuse("claim_unreadable", str(error)) from error
+            raise _RefusedError("claim_unreadable", str(error)) from error
         return _answer(claim)
 
     async def _write_specs(self, claim: DeviceClaim, pod: PodInfo, use: ClaimUse) -> None:
@@ -221,49 +318,70 @@ class Preparer(Claims):
             PrepareError: a container cannot have what it was allocated.
         """
         inventory = self._tracker.inventory  # once: it may have other cards a moment later
-        cards = inventory.by_uuid()
-        by_request = assignment_of(claim, cards_by_device(cards))
-        if several := use.ambiguous(by_request):
-            text = f"container {several} has several requests of claim {claim.name}: name one"
-            raise self._refuse("claim_refused", text)
+        outfits = self._outfits(claim, pod, use, inventory)
         others = [one.name for one in self._held.of_pod(pod.record.uid) if one.uid != claim.uid]
         if others:
             text = (
                 f"pod {pod.record.name} has cards of claims {claim.name} and {others[0]}: want one"
             )
-            raise self._refuse("claim_refused", text)
-        for request, slices in by_request.items():
-            containers = use.containers_of(request)
-            own = Claim(
+            raise _RefusedError("claim_refused", text)
+        for name, own in outfits.items():
+            spec, isolation = await self._spec(name, own, inventory)
+            try:
+                await asyncio.to_thread(self._specs.write, spec)
+            except CdiError as error:
+                raise _RefusedError("cdi_folder", str(error)) from error
+            self._metrics.started("wired")
+            log.info("container_wired", **wired(own, isolation.value), device=name)
+            self._on_prepared(own, isolation.value)
+
+    def _outfits(
+        self, claim: DeviceClaim, pod: PodInfo, use: ClaimUse, inventory: Inventory
+    ) -> Mapping[str, Claim]:
+        """Return what each request is for, by the name of its spec.
+
+        Raises:
+            WireError: a device is no card of this node.
+            PrepareError: a container has several requests.
+        """
+        cards = inventory.by_uuid()
+        by_request = assignment_of(claim, cards_by_device(cards))
+        if several := use.ambiguous(by_request):
+            text = f"container {several} has several requests of claim {claim.name}: name one"
+            raise _RefusedError("claim_refused", text)
+        return {
+            f"{claim.uid}_{request}": Claim(
                 pod=pod,
-                container=containers[0] if containers else request,
+                container=next(iter(use.containers_of(request)), request),
                 slices=slices,
                 cards=tuple(cards[part.card] for part in slices),
             )
-            await self._hand_over_one(f"{claim.uid}_{request}", own, inventory)
+            for request, slices in by_request.items()
+        }
 
-    async def _hand_over_one(self, name: str, claim: Claim, inventory: Inventory) -> None:
+    async def _spec(
+        self, name: str, claim: Claim, inventory: Inventory
+    ) -> tuple[CdiSpec, Isolation]:
+        """Return what a container is to get now, and what limits it.
+
+        Raises:
+            PrepareError: it cannot have its cards now.
+        """
         for card in claim.cards:
             if card.health is not Health.HEALTHY:
                 text = f"card {card.uuid} is unhealthy: {card.health_reason}"
-                raise self._refuse("card_unhealthy", text)
+                raise _RefusedError("card_unhealthy", text)
         by = chosen_isolation(
             wanted_isolation(claim.pod.annotations),
             lambda each: self._unable(each, claim, inventory),
         )
         try:
             spec = await asyncio.to_thread(self._builder.build, name, claim, inventory, by=by)
-            spec, isolation = self._limited(spec, claim, by)
-            await asyncio.to_thread(self._specs.write, spec)
+            return self._limited(spec, claim, by)
         except SpecBuildError as error:
-            raise self._refuse("no_outfit", str(error)) from error
+            raise _RefusedError("no_outfit", str(error)) from error
         except EnforcementError as error:
-            raise self._refuse("limit_not_proved", str(error)) from error
-        except CdiError as error:
-            raise self._refuse("cdi_folder", str(error)) from error
-        self._metrics.started("wired")
-        log.info("container_wired", **wired(claim, isolation.value), device=name)
-        self._on_prepared(claim, isolation.value)
+            raise _RefusedError("limit_not_proved", str(error)) from error
 
     def _limited(self, spec: CdiSpec, claim: Claim, by: Isolation) -> tuple[CdiSpec, Isolation]:
         """Return *spec* such that its container is created only with the limits it is promised.
@@ -287,10 +405,6 @@ class Preparer(Claims):
         if isolation is not Isolation.KERNEL:
             return self._builder.why_not(isolation, inventory.hardware(claim.cards))
         return self._why_not_limited() or self._limiter.why_not_all(claim.slices)
-
-    def _refuse(self, outcome: str, text: str) -> PrepareError:
-        self._metrics.started(outcome)
-        return PrepareError(text)
 
 
 def _answer(claim: DeviceClaim) -> Sequence[PreparedDevice]:

@@ -3,10 +3,11 @@
 from typing import Final
 
 from deviceplugin.claims import Claim
-from deviceplugin.container.cdi import MARK_PATH
+from deviceplugin.container.cdi import ABSENT, MARK_PATH
 from deviceplugin.identity.starts import ContainerStarts
 from deviceplugin.nri.interface import Adjustment, Container, PodSandbox
 from fracgpu import names
+from fracgpu.cards.card import Health
 
 _NOTHING: Final = Adjustment()
 
@@ -26,7 +27,7 @@ class ClaimedStarts(ContainerStarts):
         if known is not None and known.has_device_claims and has_cards and listed and not slices:
             text = f"container {container.name} of {known.record.key} has the card of another pod"
             raise self._refused(pod, container, "claim_refused", f"{text}, whose claim it names")
-        if not any(mount.destination == MARK_PATH for mount in container.mounts):
+        if (MARK_PATH, ABSENT) not in ((m.destination, m.source) for m in container.mounts):
             return _NOTHING
         if known is None or not slices:
             text = f"the agent does not know the cards of {pod.namespace}/{pod.name} yet"
@@ -40,5 +41,9 @@ class ClaimedStarts(ContainerStarts):
         except KeyError as error:
             text = f"its card {error.args[0]} is not here any more"
             raise self._refused(pod, container, "card_not_here", text) from error
+        for card in mine:
+            if card.health is not Health.HEALTHY:
+                text = f"its card {card.uuid} is unhealthy: {card.health_reason}"
+                raise self._refused(pod, container, "card_unhealthy", text)
         claim = Claim(pod=known, container=container.name, slices=slices, cards=mine)
         return self._outfitted(pod, container, claim, inventory)[0]

@@ -14,6 +14,7 @@ from fracgpu import names
 from kube.client import KubeClient
 from kube.kinds import NODES, PODS, RESOURCE_SLICES
 from kube.objects import decode_object
+from simulator.cards.simulated_cards import cards_document, write_cards_file
 from tests.support.claims import a_granted_pod
 from tests.support.core import a_need, a_pod_need
 from tests.support.gpu import a_gpu_pod
@@ -89,6 +90,45 @@ async def test_a_card_that_an_operator_takes_out_of_service_leaves_the_slice_and
 
         await annotate(None)
         await until(offered, what="the card is in the slice again")
+
+
+@pytest.mark.parametrize("agent_restarts", [False, True])
+async def test_a_container_that_restarts_gets_the_device_file_that_its_card_has_by_now(
+    world: SimulatedClaims, *, agent_restarts: bool
+) -> None:
+    async with a_node(world.client, world.kubeconfig, claims=True, agent=False) as node:
+
+        def number_cards_from(first: int) -> None:
+            """Give the cards device files, as the driver numbers them when it is bound."""
+            nodes = {
+                card.uuid: [f"/dev/card{(first + at) % len(node.cards)}"]
+                for at, card in enumerate(node.cards)
+            }
+            write_cards_file(node.cards_file, cards_document(node.cards, device_nodes=nodes))
+
+        async def restarted() -> tuple[str, ...]:
+            await node.kubelet.restart_container(uid, "train")
+            return node.kubelet.created_containers()[uid]["train"].device_nodes
+
+        number_cards_from(0)
+        node.start_agent()
+        await node.wait_slice()
+        pod = await world.client.create(PODS, a_granted_pod("one", NEED))
+        await node.wait_phase(pod, "Running")
+        uid, (card,) = pod["metadata"]["uid"], node.cards_of(pod)
+        at = [str(one.uuid) for one in node.cards].index(card)
+        assert await restarted() == (f"/dev/card{at}",)
+
+        if agent_restarts:
+            await node.kill_agent()
+        number_cards_from(1)
+        if agent_restarts:
+            node.start_agent()
+
+        async def its_own() -> bool:
+            return await restarted() == (f"/dev/card{(at + 1) % len(node.cards)}",)
+
+        await until(its_own, what="the container has its own card")
 
 
 async def test_a_node_that_stops_sharing_has_no_slice_and_no_specs(world: SimulatedClaims) -> None:

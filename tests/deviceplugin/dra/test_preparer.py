@@ -2,9 +2,10 @@
 
 import asyncio
 import json
+import shutil
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,10 @@ from msgspec import structs
 from prometheus_client import CollectorRegistry
 
 from component.wiring import Wiring
+from deviceplugin.cards.interface import CardList, DeviceNode
 from deviceplugin.claims import Claim
 from deviceplugin.container.cdi import ABSENT, CdiFolder, CdiSpec
-from deviceplugin.dra.held_claims import HeldClaims
+from deviceplugin.dra.held_claims import HeldClaim, HeldClaims
 from deviceplugin.dra.preparer import Preparer
 from deviceplugin.dra.server import ClaimName, PreparedDevice, PrepareError
 from deviceplugin.enforcement.limiter import Limiter
@@ -23,6 +25,7 @@ from deviceplugin.metrics import DevicePluginMetrics
 from deviceplugin.node_wiring import held_by
 from fracgpu import names
 from fracgpu.cards.card import Card, CardUuid
+from fracgpu.device_claims.claim import decode_claim
 from fracgpu.state.allocation import Slice, write_assignment
 from fracgpu.units import Mib
 from kube.informer import ChangeType
@@ -34,6 +37,7 @@ from tests.deviceplugin.builders import (
     a_card,
     a_spec_builder,
     a_tracker,
+    facts,
 )
 from tests.deviceplugin.dra.builders import (
     CLAIM,
@@ -41,6 +45,7 @@ from tests.deviceplugin.dra.builders import (
     FakeApi,
     a_claim,
     a_users_claim,
+    info,
     pod_body,
 )
 from tests.deviceplugin.dra.test_held_claims import change
@@ -55,6 +60,16 @@ Json = dict[str, Any]
 
 TWO = (a_card("GPU-a"), a_card("GPU-b", index=1))
 OTHER = "99999999-2222-3333-4444-555555555555"
+
+
+def held_before(claim: Json, pod: Json) -> dict[str, Any]:
+    """Return what an agent that starts reads of a claim."""
+    seen = info(pod)
+    return {
+        "claim": decode_claim(json.dumps(claim).encode()),
+        "pod": seen.record.uid,
+        "use": seen.claim_uses[claim["metadata"]["name"]],
+    }
 
 
 def named(name: str = CLAIM, uid: str = UID) -> ClaimName:
@@ -201,6 +216,79 @@ async def test_a_container_gets_what_its_request_was_allocated(tmp_path: Path) -
     ((claim, by),) = rig.prepared
     assert (claim.container, claim.pod.record.name, by) == ("train", "train-0", "none")
     assert [each.uid for each in rig.held.claims] == [UID]
+
+
+async def listed_anew(rig: Rig, *cards: Card) -> None:
+    """List other cards, with the device files that a driver gives them in this order."""
+    rig.cards.answer = CardList(
+        cards=tuple(
+            replace(facts(card), device_nodes=(DeviceNode(path=f"/dev/nvidia{at}"),))
+            for at, card in enumerate(cards)
+        )
+    )
+    await rig.tracker.refresh()
+
+
+async def test_a_spec_refuses_its_container_while_its_card_is_away_or_unhealthy_and_then_follows_it(
+    tmp_path: Path,
+) -> None:
+    pod = pod_body()
+    rig = await a_rig(tmp_path, pod, claims=[a_claim(pod)])
+    await rig.preparer.prepare(named())
+    name, refused = f"{UID}_train", []
+
+    for cards in ((TWO[1],), (a_card("GPU-a", unhealthy="XID 79"), TWO[1])):
+        await listed_anew(rig, *cards)
+        assert not await rig.preparer.renew()
+        assert "deviceNodes" not in rig.specs()[name]
+        refused.append(rig.specs()[name]["mounts"][0]["hostPath"])
+    await listed_anew(rig, *reversed(TWO))
+    assert await rig.preparer.renew()
+
+    assert refused == [
+        "/run/fracgpu/refused/ResourceClaim-ml-fracgpu-0123456789-has-device-gpu-a-which-is-no-card-of-gpu-1",
+        "/run/fracgpu/refused/card-GPU-a-is-unhealthy-XID-79",
+    ]
+    assert rig.specs()[name]["deviceNodes"] == [{"path": "/dev/nvidia1"}]
+    assert rig.starts("wired") == 1
+
+
+async def test_specs_that_somebody_removed_are_written_again_unless_kubelet_gave_them_back(
+    tmp_path: Path,
+) -> None:
+    pod, later = pod_body(), pod_body("later", claims={names.POD_CLAIM: "fracgpu-1111111111"})
+    waits = a_claim(later, name="fracgpu-1111111111", uid=OTHER)
+    rig = await a_rig(tmp_path / "cdi", pod, later, claims=[a_claim(pod), waits])
+    rig.held.add(HeldClaim(**held_before(waits, later), prepared=False))
+    await rig.preparer.prepare(named())
+
+    shutil.rmtree(tmp_path / "cdi")
+    assert await rig.preparer.renew()
+    assert list(rig.specs()) == [f"{UID}_train"]  # kubelet has not asked for the other one yet
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(3):
+            group.create_task(rig.preparer.renew())
+            group.create_task(rig.preparer.unprepare(named()))
+    assert rig.specs() == {}
+
+
+async def test_a_container_that_was_promised_limits_is_never_given_its_card_by_the_spec(
+    tmp_path: Path,
+) -> None:
+    pod = pod_body(annotations=WANTS_KERNEL)
+    limiter = a_limited_node(tmp_path).limiter
+    rig = await a_rig(
+        tmp_path / "cdi", pod, claims=[a_claim(pod)], limiter=limiter, why_not_limited=None
+    )
+    await rig.preparer.prepare(named())
+    closed = rig.specs()
+
+    for cards in (reversed(TWO), ()):  # also while its card is away: the runtime asks
+        await listed_anew(rig, *cards)
+        await rig.preparer.renew()
+
+        assert rig.specs() == closed
 
 
 async def test_kubelet_may_ask_again_and_the_answer_is_the_same(tmp_path: Path) -> None:
@@ -411,7 +499,7 @@ async def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     file.touch()
     rig = await a_rig(file / "cdi", pod, claims=[a_claim(pod)])
 
-    assert "cannot write" in await rig.refusal()
+    assert "cannot read" in await rig.refusal()
 
     assert not list(rig.held.claims)
 

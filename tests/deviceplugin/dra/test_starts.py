@@ -40,11 +40,12 @@ def a_pod(*, known: bool = True) -> PodInfo:
     return replace(found, record=record)
 
 
-async def starts(limiter: Limiter, *pods: PodInfo) -> ClaimedStarts:
+async def starts(limiter: Limiter, *pods: PodInfo, unhealthy: str = "") -> ClaimedStarts:
     clock = VirtualClock()
     cards = FakeCards()
+    card = a_card("GPU-a", unhealthy=unhealthy)
     file = DeviceNode(path="/dev/nvidia0", host_path="/dev/null")
-    cards.answer = CardList(cards=(replace(facts(a_card("GPU-a")), device_nodes=(file,)),))
+    cards.answer = CardList(cards=(replace(facts(card), device_nodes=(file,)),))
     tracker = a_tracker(cards, clock)
     await tracker.refresh()
     return ClaimedStarts(
@@ -88,6 +89,14 @@ async def test_a_container_that_was_promised_limits_is_held_back_until_they_stan
     assert PROOF_PATH in mounts
     assert [device.path for device in answer.devices] == ["/dev/nvidia0"]
     assert answer.env[names.ENV_VISIBLE_DEVICES] == "GPU-a"
+
+
+async def test_a_container_does_not_restart_on_an_unhealthy_card(tmp_path: Path) -> None:
+    pod = a_pod()
+    node = await starts(a_limited_node(tmp_path).limiter, pod, unhealthy="XID 79")
+
+    with pytest.raises(Refused, match="its card GPU-a is unhealthy: XID 79"):
+        node.create_container(*asked(pod))
 
 
 async def test_a_container_is_refused_whose_cards_are_not_known(tmp_path: Path) -> None:
