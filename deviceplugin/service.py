@@ -580,7 +580,7 @@ def _slots_front(shared: _Shared) -> _Front:
         changed=connection_changed,
         clean=pre_start.clean,
         begin=begin,
-        tasks={"register": handover.run},
+        tasks={"register": handover.run, "answers": server.raise_mistake},
     )
 
 
@@ -676,6 +676,7 @@ def _claims_front(shared: _Shared, held: HeldClaims) -> _Front:
         begin=nothing_left,
         tasks={
             "serve": handover.run,
+            "answers": server.raise_mistake,
             "claims": held.run,
             "slices": slices.run,
             "moves": taints.run,

@@ -2,9 +2,10 @@
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NoReturn, TypeAlias
 
 import grpc
 
@@ -14,6 +15,59 @@ _MAX_PATH_BYTES: Final = 107
 
 class SocketError(Exception):
     """A unix socket cannot be served."""
+
+
+_Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any] | None"
+
+
+class _Mistakes(grpc.aio.ServerInterceptor):
+    """Keeps the errors that no handler should raise: gRPC answers them, and goes on."""
+
+    def __init__(self) -> None:
+        self.made: Final[asyncio.Queue[Exception]] = asyncio.Queue()
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[_Handler]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> _Handler:
+        """Return the watched handler of a call, which answers once or by a stream; None if none."""
+        handler = await continuation(handler_call_details)
+        if handler is None:
+            return None
+        codec = {
+            "request_deserializer": handler.request_deserializer,
+            "response_serializer": handler.response_serializer,
+        }
+        if handler.response_streaming:
+            return grpc.unary_stream_rpc_method_handler(self._stream(handler.unary_stream), **codec)
+        return grpc.unary_unary_rpc_method_handler(self._answer(handler.unary_unary), **codec)
+
+    def _answer(self, behavior: Any) -> Any:
+        async def answer(request: Any, context: Any) -> Any:
+            with self._kept():
+                return await behavior(request, context)
+
+        return answer
+
+    def _stream(self, behavior: Any) -> Any:
+        async def stream(request: Any, context: Any) -> AsyncIterator[Any]:
+            with self._kept():
+                async with aclosing(behavior(request, context)) as answers:
+                    async for answer in answers:
+                        yield answer
+
+        return stream
+
+    @contextmanager
+    def _kept(self) -> Iterator[None]:
+        try:
+            yield
+        except (grpc.aio.AbortError, grpc.aio.InternalError):
+            raise  # a refusal; and what gRPC says of a caller that is gone
+        except Exception as error:
+            self.made.put_nowait(error)
+            raise
 
 
 class SocketServer:
@@ -38,6 +92,11 @@ class SocketServer:
         self._identities: Sequence[tuple[int, int] | None] = ()
         self._closed = False
         self._lock = asyncio.Lock()
+        self._mistakes = _Mistakes()
+
+    async def raise_mistake(self) -> NoReturn:
+        """Wait for an error that no handler should raise, which was answered, and raise it."""
+        raise await self._mistakes.made.get()
 
     @property
     def intact(self) -> bool:
@@ -74,7 +133,7 @@ class SocketServer:
         await self._end(0)
         for path in self._paths:
             check_socket_path(path)
-        server = grpc.aio.server(options=list(self._options))
+        server = grpc.aio.server(interceptors=[self._mistakes], options=list(self._options))
         self._register(server)
         try:
             for path in self._paths:

@@ -183,7 +183,7 @@ class CdiFolder:
         file = self._file(spec.name)
         try:
             return file.read_text(errors="replace") == json.dumps(spec.document())
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError as error:
             raise CdiError(f"cannot read {file}: {error.strerror or error}") from error

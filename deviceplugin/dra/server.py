@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, NoReturn, Protocol
 
 import grpc
 import structlog
@@ -233,6 +233,10 @@ class DraServer:
     def problem(self) -> str | None:
         """Why kubelet does not ask us about claims, or None."""
         return self._problem
+
+    async def raise_mistake(self) -> NoReturn:
+        """Raise the first error that no call should have, once one has."""
+        await self._sockets.raise_mistake()
 
     async def run(self) -> None:
         """Serve again whenever a socket is gone, until cancelled."""

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, NoReturn, Protocol
 
 import grpc
 import structlog
@@ -184,6 +184,10 @@ class PluginServer:
     def intact(self) -> bool:
         """Whether we serve, and our socket file is still the one that we created."""
         return self._sockets.intact
+
+    async def raise_mistake(self) -> NoReturn:
+        """Raise the first error that no call should have, once one has."""
+        await self._sockets.raise_mistake()
 
     async def start(self) -> None:
         """Serve, unless the server is running and intact.

@@ -18,6 +18,7 @@ from deviceplugin.container.cdi import (
     qualified_name,
 )
 from deviceplugin.identity.node_pods import NodePods
+from deviceplugin.kubelet.pre_start import PreStartHandler
 from fracgpu import names
 from fracgpu.state.pod_info import PodInfo
 from kube.client import KubeClient
@@ -99,6 +100,21 @@ async def test_a_container_that_waits_for_its_start_survives_the_agents_death(no
     await node.wait_phase(waiting, "Running")
 
     assert node.cards_of(waiting) == (node.uuid(0),)
+
+
+async def test_an_agent_that_makes_a_mistake_in_a_call_ends_with_1(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def mistake(_: PreStartHandler, slot_ids: frozenset[str]) -> str:
+        raise KeyError(slot_ids)
+
+    monkeypatch.setattr(PreStartHandler, "allocate", mistake)
+    assert node.agent is not None
+
+    await node.run_pod("one", card=1)
+
+    async with asyncio.timeout(60):
+        assert await node.agent == 1
 
 
 async def an_init_only_pod(node: Node, name: str, *, card: int) -> Json:

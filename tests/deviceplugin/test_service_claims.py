@@ -1,5 +1,6 @@
 """The node agent with claims, between a simulated kubelet and the embedded API server."""
 
+import asyncio
 import fcntl
 import json
 import os
@@ -10,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from deviceplugin.dra.preparer import Preparer
+from deviceplugin.dra.server import ClaimName
 from fracgpu import names
 from kube.client import KubeClient
 from kube.kinds import NODES, PODS, RESOURCE_SLICES
@@ -129,6 +132,22 @@ async def test_a_container_that_restarts_gets_the_device_file_that_its_card_has_
             return await restarted() == (f"/dev/card{(at + 1) % len(node.cards)}",)
 
         await until(its_own, what="the container has its own card")
+
+
+async def test_an_agent_that_makes_a_mistake_about_a_claim_ends_with_1(
+    world: SimulatedClaims, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def mistake(_: Preparer, claim: ClaimName) -> None:
+        raise KeyError(claim.uid)
+
+    monkeypatch.setattr(Preparer, "prepare", mistake)
+    async with a_node(world.client, world.kubeconfig, claims=True) as node:
+        assert node.agent is not None
+
+        await world.client.create(PODS, a_granted_pod("one", NEED))
+
+        async with asyncio.timeout(60):
+            assert await node.agent == 1
 
 
 async def test_a_node_that_stops_sharing_has_no_slice_and_no_specs(world: SimulatedClaims) -> None:

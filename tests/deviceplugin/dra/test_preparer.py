@@ -499,7 +499,7 @@ async def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     file.touch()
     rig = await a_rig(file / "cdi", pod, claims=[a_claim(pod)])
 
-    assert "cannot read" in await rig.refusal()
+    assert "cannot write" in await rig.refusal()
 
     assert not list(rig.held.claims)
 
