@@ -62,6 +62,7 @@ from deviceplugin.kubelet.registration import Registration, new_socket
 from deviceplugin.metrics import DevicePluginMetrics
 from deviceplugin.node.capacity import (
     NodeState,
+    cards_of,
     counted_mib,
     held_mib,
     read_node_state,
@@ -69,7 +70,7 @@ from deviceplugin.node.capacity import (
 )
 from deviceplugin.node.health import HealthWatch
 from deviceplugin.node.health_events import HealthEvents
-from deviceplugin.node.inventory import InventoryTracker
+from deviceplugin.node.inventory import InventoryTracker, Judgement
 from deviceplugin.node.node_status import NodeStatusUpdater
 from deviceplugin.node.pod_annotator import PodAnnotator
 from deviceplugin.node.rejected_pods import RejectedPodCleaner
@@ -229,7 +230,7 @@ def _parts(  # noqa: PLR0913, PLR0915 - what the whole agent is made of; called 
         period_s=settings.survey_period_s,
         slots_per_card=settings.slots_per_card,
         headroom_mib=Mib(settings.headroom_mib),
-        health_reasons=lambda: health.health_reasons(now_s=clock.monotonic()),
+        judgement=lambda: _judgement(health, now_s=clock.monotonic()),
         beat=heartbeats[_LIST].beat,
         on_listed=metrics.cards_listed,
     )
@@ -351,6 +352,7 @@ def _parts(  # noqa: PLR0913, PLR0915 - what the whole agent is made of; called 
 
     def on_samples(samples: CardSamples) -> None:
         health.observe(samples, now_s=clock.monotonic())
+        tracker.judge()
         consistency.observe(samples.samples)
 
     sampler = Sampler(
@@ -834,6 +836,8 @@ def _node_updater(  # noqa: PLR0913 - its parts, nearly all by keyword; called o
     def changed(change: Change[NodeState]) -> None:
         annotations = change.object.annotations
         health.take_out(read_uuids(annotations.get(names.NODE_OUT_OF_SERVICE, "")))
+        health.restore(cards_of(change.object), now_s=clock.monotonic())
+        tracker.judge()
         updater.wake()
         node_wiring.changed()
         front().changed()
@@ -911,6 +915,13 @@ def _still_counted(node: NodeState | None) -> str | None:
     """Return why the node has not gone over to claims yet: it says the other wiring's capacity."""
     mib = counted_mib(node) if node is not None else 0
     return f"the node still counts {mib} MiB of {names.GPU_MEM}" if mib else None
+
+
+def _judgement(health: HealthWatch, *, now_s: float) -> Judgement | None:
+    """Return what is said against cards; None until the node has said what it was before."""
+    if not health.restored:
+        return None
+    return Judgement(reasons=health.health_reasons(now_s=now_s), errors=health.errors(now_s=now_s))
 
 
 def _nvidia(tracker: InventoryTracker) -> Sequence[CardUuid]:

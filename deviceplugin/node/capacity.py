@@ -269,7 +269,7 @@ def with_limits(
     inventory = want.annotations.get(names.NODE_CARDS)
     if inventory is None or _BY_KERNEL not in want.labels:
         return want
-    before = {card.uuid: card.limits_mib for card in _cards_of(have)}
+    before = {card.uuid: card.limits_mib for card in cards_of(have)}
     cards = []
     for card in read_cards(inventory):
         times = overcommit(card.uuid)
@@ -278,7 +278,8 @@ def with_limits(
     return replace(want, annotations={**want.annotations, names.NODE_CARDS: write_cards(cards)})
 
 
-def _cards_of(have: NodeState) -> tuple[Card, ...]:
+def cards_of(have: NodeState) -> tuple[Card, ...]:
+    """Return the cards that a node says it has; none where that cannot be read."""
     try:
         return read_cards(have.annotations.get(names.NODE_CARDS, ""))
     except WireError:

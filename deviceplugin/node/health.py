@@ -6,7 +6,7 @@ from typing import Final
 
 from deviceplugin.cards.interface import CardSample, CardSamples
 from deviceplugin.cards.xid import Severity, severity, xid_text
-from fracgpu.cards.card import CardUuid
+from fracgpu.cards.card import Card, CardUuid
 
 # One failed sample may be a slow driver; after three in a row the card counts as gone.
 _FAILURES_UNTIL_UNREACHABLE: Final = 3
@@ -38,6 +38,19 @@ class HealthWatch:
         self._hold_s = hold_s
         self._cards: dict[CardUuid, _Watched] = {}
         self._out_of_service: frozenset[str] = frozenset()
+        self.restored = False
+        """Whether it is known what the agent before held against the cards."""
+
+    def restore(self, cards: Iterable[Card], *, now_s: float) -> None:
+        """Hold the errors of *cards*, as the agent before wrote them, once more from now on.
+
+        The driver reports them only to those who wait at that moment. Only the first call counts.
+        """
+        if not self.restored:
+            for card in cards:
+                held = dict.fromkeys(card.errors, now_s + self._hold_s)
+                self._cards.setdefault(card.uuid, _Watched()).held_until_s |= held
+        self.restored = True
 
     def observe(self, samples: CardSamples, *, now_s: float) -> None:
         """Record one sample of all cards."""
@@ -47,6 +60,10 @@ class HealthWatch:
             card = self._cards.setdefault(uuid, _Watched())
             card.failures += 1
             card.error = error
+
+    def errors(self, *, now_s: float) -> Mapping[CardUuid, tuple[str, ...]]:
+        """Return the errors that are held against cards now."""
+        return {uuid: tuple(_held(card, now_s)) for uuid, card in self._cards.items()}
 
     def take_out(self, uuids: Iterable[str]) -> None:
         """Set the cards that an operator has put out of service; all others are back in service."""
@@ -84,6 +101,8 @@ def _reasons(card: _Watched, now_s: float) -> Iterable[str]:
         yield f"it does not answer: {card.error}"
     if card.remap_failed:
         yield "remapping a memory row failed"
-    for text, until_s in sorted(card.held_until_s.items()):
-        if until_s > now_s:
-            yield text
+    yield from _held(card, now_s)
+
+
+def _held(card: _Watched, now_s: float) -> Iterable[str]:
+    return (text for text, until_s in sorted(card.held_until_s.items()) if until_s > now_s)

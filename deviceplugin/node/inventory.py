@@ -37,6 +37,19 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """What is said against cards beyond what their listing says.
+
+    Attributes:
+        reasons: why they are unhealthy.
+        errors: those of the reasons that the driver does not say any more.
+    """
+
+    reasons: Mapping[CardUuid, str] = field(default_factory=dict)
+    errors: Mapping[CardUuid, tuple[str, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
     """The cards of the node at one moment, without the administrator's headroom."""
 
@@ -94,15 +107,22 @@ def _reserve(hardware: CardHardware, headroom_mib: Mib) -> CardHardware:
     return replace(hardware, card=replace(hardware.card, reserved_mib=reserved_mib))
 
 
-def with_health_reasons(listed: CardList, health_reasons: Mapping[CardUuid, str]) -> CardList:
-    """Return the cards, those in *health_reasons* unhealthy for the reason given there."""
+def judged(listed: CardList, judgement: Judgement) -> CardList:
+    """Return the cards, those unhealthy against which something is said."""
     return replace(
         listed,
         cards=tuple(
-            _with_reason(hardware, health_reasons.get(hardware.card.uuid))
+            _with_errors(
+                _with_reason(hardware, judgement.reasons.get(hardware.card.uuid)),
+                judgement.errors.get(hardware.card.uuid, ()),
+            )
             for hardware in listed.cards
         ),
     )
+
+
+def _with_errors(hardware: CardHardware, errors: tuple[str, ...]) -> CardHardware:
+    return replace(hardware, card=replace(hardware.card, errors=errors)) if errors else hardware
 
 
 def _with_reason(hardware: CardHardware, reason: str | None) -> CardHardware:
@@ -122,7 +142,8 @@ class InventoryTracker:
         period_s: between two listings.
         slots_per_card: how many containers may share one card at a time.
         headroom_mib: MiB of each card that are never shared.
-        health_reasons: why cards are unhealthy beyond what their listing says.
+        judgement: what is said against cards beyond their listing; no card is known while it is
+            None.
         beat: called before each listing.
         on_listed: called after each listing with whether it succeeded.
     """
@@ -135,7 +156,7 @@ class InventoryTracker:
         period_s: float,
         slots_per_card: int,
         headroom_mib: Mib,
-        health_reasons: Callable[[], Mapping[CardUuid, str]] = dict,
+        judgement: Callable[[], Judgement | None] = Judgement,
         beat: Callable[[], None] = lambda: None,
         on_listed: Callable[[bool], None] = lambda _: None,
     ) -> None:
@@ -144,7 +165,8 @@ class InventoryTracker:
         self._period_s = period_s
         self._slots_per_card = slots_per_card
         self._headroom_mib = headroom_mib
-        self._health_reasons = health_reasons
+        self._judgement = judgement
+        self._listed: CardList | None = None
         self._beat = beat
         self._on_listed = on_listed
         self._inventory = Inventory()
@@ -217,12 +239,22 @@ class InventoryTracker:
             self._problem = str(end)  # whoever runs us may go on
             raise
         self._on_listed(True)  # noqa: FBT003 - a metric's value
-        answers_again, self._problem = self._problem is not None, None
         self._failures = 0
-        shared = with_slots(
+        self._listed = with_slots(
             with_headroom(listed, headroom_mib=self._headroom_mib), slots=self._slots_per_card
         )
-        self._set(Inventory(card_list=with_health_reasons(shared, self._health_reasons())))
+        self.judge()
+
+    def judge(self) -> None:
+        """Judge the cards of the last listing anew: something else is said against them by now."""
+        if self._listed is None or self._failures:
+            return
+        judgement = self._judgement()
+        if judgement is None:
+            self._problem = "it is not known yet what the node says of its cards"
+            return
+        answers_again, self._problem = self._problem is not None, None
+        self._set(Inventory(card_list=judged(self._listed, judgement)))
         if answers_again:
             self.wake_readers()
 

@@ -52,6 +52,7 @@ class _WireCard(msgspec.Struct, rename="camel", omit_defaults=True):
     links: dict[str, _Amount] = msgspec.field(default_factory=dict)
     slots: _Amount = DEFAULT_SLOTS
     limits_mib: _Amount = 0
+    errors: tuple[str, ...] = ()
 
 
 class _WireCards(msgspec.Struct):
@@ -135,6 +136,7 @@ def write_cards(cards: Sequence[Card]) -> str:
                     links={str(uuid): distance for uuid, distance in card.links.items()},
                     slots=card.slots,
                     limits_mib=card.limits_mib,
+                    errors=card.errors,
                 )
                 for card in sorted(cards, key=lambda card: (card.index, card.uuid))
             ]
@@ -296,6 +298,7 @@ def _card(wire: _WireCard) -> Card:
         reserved_mib=Mib(wire.reserved_mib),
         slots=wire.slots,
         limits_mib=Mib(wire.limits_mib),
+        errors=wire.errors,
         health=health,
         health_reason=wire.reason,
         numa_node=wire.numa,

@@ -48,6 +48,8 @@ class Card:
         reserved_mib: memory kept by the driver, and headroom configured by the administrator.
         links: distance to other cards of the node, smaller is faster; absent means unknown.
         slots: the most containers that may hold slices of the card at a time.
+        errors: for which it is kept unhealthy a while, though the driver says nothing of them any
+            more: an agent that starts reads them where the one before it wrote them.
         limits_mib: what the limits of its containers may add up to, by which some may use more than
             they are guaranteed; 0 where neither driver nor kernel limits them.
     """
@@ -63,6 +65,7 @@ class Card:
     links: Mapping[CardUuid, int] = field(default_factory=dict)
     slots: int = DEFAULT_SLOTS
     limits_mib: Mib = Mib(0)
+    errors: tuple[str, ...] = ()
 
     @property
     def capacity_mib(self) -> Mib:

@@ -4,6 +4,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +21,15 @@ from deviceplugin.container.cdi import (
 from deviceplugin.identity.node_pods import NodePods
 from deviceplugin.kubelet.pre_start import PreStartHandler
 from fracgpu import names
+from fracgpu.cards.annotations import read_cards
+from fracgpu.cards.card import Health
 from fracgpu.state.pod_info import PodInfo
 from kube.client import KubeClient
 from kube.informer import Change
 from kube.kinds import EVENTS, NODES, PODS
 from kube.objects import decode_object
 from simulator.cards.processes import SimulatedProcess
-from simulator.cards.simulated_cards import open_cards
+from simulator.cards.simulated_cards import cards_document, open_cards, write_cards_file
 from tests.support.gpu import a_gpu_pod, some_cards
 from tests.support.node import Node, a_node
 from tests.support.waiting import until
@@ -100,6 +103,36 @@ async def test_a_container_that_waits_for_its_start_survives_the_agents_death(no
     await node.wait_phase(waiting, "Running")
 
     assert node.cards_of(waiting) == (node.uuid(0),)
+
+
+async def test_a_card_with_an_error_of_its_own_is_never_healthy_for_the_next_agent(
+    node: Node,
+) -> None:
+    def with_errors(*xids: int) -> None:
+        document = cards_document(node.cards)
+        document["cards"][1]["xids"] = list(xids)
+        write_cards_file(node.cards_file, document)
+
+    async def closed() -> bool:
+        found = await node.client.get_object(NODES, node.name)
+        cards = read_cards(found["metadata"]["annotations"][names.NODE_CARDS])
+        return [card.health for card in cards].count(Health.UNHEALTHY) == 1
+
+    with_errors(79)
+    await until(closed, what="the card is closed")
+
+    await node.kill_agent()
+    with_errors()  # as with a real driver, which reports an error once
+    node.start_agent()
+
+    async def ready() -> bool:
+        assert await closed()
+        return (await node.scrape("/readyz"))[0] == HTTPStatus.OK
+
+    await until(ready, what="the next agent is ready")
+    metrics = await node.scrape()
+    assert "fracgpu_card_healthy" in metrics[1]
+    assert await closed()
 
 
 async def test_an_agent_that_makes_a_mistake_in_a_call_ends_with_1(

@@ -69,7 +69,9 @@ class NvmlCard:
         self._reserves = reserves
         self._families = _constants(library, "NVML_DEVICE_ARCH_")
         self._brands = _constants(library, "NVML_BRAND_")
-        self._remap_failed: dict[CardUuid, bool] = {}
+        self._actions = _constants(library, "NVML_GPU_RECOVERY_ACTION_")
+        # By what was asked: what the driver says against a card; empty if nothing.
+        self._faults: dict[CardUuid, dict[str, str]] = {}
 
     def forget(self) -> None:
         """Ask for everything again: the driver may be another one now."""
@@ -156,12 +158,26 @@ class NvmlCard:
         name = _text(await self._calls.call(self._nvml.nvmlDeviceGetName, handle))
         return CardHardware(card=Card(uuid=uuid, index=self._index, model=name, total_mib=Mib(0)))
 
-    async def _measured(self, hardware: CardHardware, handle: Any, memory: Memory) -> CardHardware:
-        nvml, uuid = self._nvml, hardware.card.uuid
+    async def _fault(self, uuid: CardUuid, handle: Any) -> str:
+        """Return what the driver says against a card; what cannot be asked stays what it was.
+
+        It says so until the card was reset, also to who did not see the error. Source for what a
+        program cannot cause: NVIDIA, "GPU Memory Error Management", error response flags.
+        """
+        found = self._faults.setdefault(uuid, {})
         rows = await self._figures.remapped_rows(uuid, handle)
         if rows is not None:
-            self._remap_failed[uuid] = bool(rows[3])
-        failed = self._remap_failed.get(uuid, False)
+            found["rows"] = "remapping a memory row failed" if rows[3] else ""
+        action = await self._figures.recovery_action(uuid, handle)
+        if action is not None:
+            wants = self._actions.get(action, f"recovery action {action}")
+            none = action == self._nvml.NVML_GPU_RECOVERY_ACTION_NONE
+            found["action"] = "" if none else f"after an error the driver wants {wants}"
+        return "; ".join(filter(None, found.values()))
+
+    async def _measured(self, hardware: CardHardware, handle: Any, memory: Memory) -> CardHardware:
+        nvml, uuid = self._nvml, hardware.card.uuid
+        fault = await self._fault(uuid, handle)
         # A card that was bound to its driver anew may have the device file that was another's.
         minor = await self._figure(uuid, "minor", nvml.nvmlDeviceGetMinorNumber, handle)
         own_nodes = (DeviceNode(path=f"/dev/nvidia{minor}"),)
@@ -180,8 +196,8 @@ class NvmlCard:
             index=self._index,
             total_mib=Mib(memory.total // BYTES_PER_MIB),
             reserved_mib=reserved_mib,
-            health=Health.UNHEALTHY if failed else Health.HEALTHY,
-            health_reason="remapping a memory row failed" if failed else "",
+            health=Health.UNHEALTHY if fault else Health.HEALTHY,
+            health_reason=fault,
             numa_node=await asyncio.to_thread(numa_node, self._sys_root, bus_id),
         )
         return replace(

@@ -70,6 +70,14 @@ class NvmlMetrics:
             card, "remapped_rows", self._nvml.nvmlDeviceGetRemappedRows, handle
         )
 
+    async def recovery_action(self, card: str, handle: Any) -> int | None:
+        """Return what has to be done with a card that failed (``NVML_GPU_RECOVERY_ACTION_*``).
+
+        None where the driver does not say, as older ones.
+        """
+        field = self._nvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
+        return await self._field(card, "recovery_action", handle, field)
+
     async def read(self, card: str, handle: Any, *, memory: Memory | None) -> CardMetrics:
         """Return the metrics of *card*; *memory* was read before.
 
@@ -132,15 +140,17 @@ class NvmlMetrics:
         }
 
     async def _memory_temperature(self, card: str, handle: Any) -> float | None:
-        nvml = self._nvml
-        field = nvml.NVML_FI_DEV_MEMORY_TEMP
-        values = await self._calls.figure(
-            card, "memory_temperature", nvml.nvmlDeviceGetFieldValues, handle, [field]
-        )
-        if not values or values[0].nvmlReturn != nvml.NVML_SUCCESS:
+        field = self._nvml.NVML_FI_DEV_MEMORY_TEMP
+        celsius = await self._field(card, "memory_temperature", handle, field)
+        return None if celsius is None else float(celsius)
+
+    async def _field(self, card: str, name: str, handle: Any, field: int) -> int | None:
+        read = self._nvml.nvmlDeviceGetFieldValues
+        values = await self._calls.figure(card, name, read, handle, [field])
+        if not values or values[0].nvmlReturn != self._nvml.NVML_SUCCESS:
             return None
-        celsius = values[0].value.uiVal
-        return None if celsius in NO_VALUES else float(celsius)
+        value = int(values[0].value.uiVal)
+        return None if value in NO_VALUES else value
 
     async def _profile(self, card: str, handle: Any) -> Mapping[str, float | None]:
         measured = await self._profiling.read(card, handle)

@@ -6,7 +6,8 @@ from deviceplugin.cards.interface import CardMetrics, CardSample, CardSamples, S
 from deviceplugin.cards.xid import xid_text
 from deviceplugin.node.health import HealthWatch
 from deviceplugin.node.health_events import HealthEvents
-from fracgpu.cards.annotations import read_uuids
+from deviceplugin.node.inventory import Inventory, Judgement, judged
+from fracgpu.cards.annotations import read_cards, read_uuids, write_cards
 from fracgpu.cards.card import CardUuid
 from simulator.background import background
 from tests.deviceplugin.builders import NODE, FakeCards, a_card, a_card_list, a_pod, a_tracker
@@ -89,6 +90,25 @@ def test_old_memory_errors_are_history_and_new_ones_are_not() -> None:
     )  # the figure went missing
     watch.observe(readings(a=CardSample(figures=CardMetrics(ecc_uncorrected=6))), now_s=30)
     assert watch.health_reasons(now_s=611) == {}
+
+
+def test_the_next_agent_holds_the_errors_that_the_node_says_and_no_other_reason() -> None:
+    first, following = HealthWatch(hold_s=600), HealthWatch(hold_s=600)
+    first.observe(readings(a=with_xid(xid79=1)), now_s=0)
+    for _ in range(3):
+        first.observe(CardSamples(errors={B: "GPU is lost"}), now_s=1)
+    assert set(first.health_reasons(now_s=2)) == {A, B}
+    listed = a_card_list(a_card("GPU-a"), a_card("GPU-b", index=1))
+    judgement = Judgement(reasons=first.health_reasons(now_s=2), errors=first.errors(now_s=2))
+    said = write_cards(Inventory(card_list=judged(listed, judgement)).cards)
+
+    following.restore(read_cards(said), now_s=5000)
+    following.observe(readings(a=CardSample(), b=CardSample()), now_s=5001)
+    following.restore(read_cards(said), now_s=5500)  # what it has written itself is no news
+
+    assert following.health_reasons(now_s=5599) == {A: xid_text(79)}
+    assert following.health_reasons(now_s=5601) == {}
+    assert following.errors(now_s=5601) == {A: (), B: ()}
 
 
 def test_an_operator_takes_a_card_out_and_puts_it_back() -> None:

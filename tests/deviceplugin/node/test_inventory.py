@@ -4,8 +4,8 @@ from contextlib import aclosing
 from dataclasses import replace
 
 from deviceplugin.cards.interface import CardList, CardsUnavailableError, DeviceNode
-from deviceplugin.node.inventory import Inventory, slots
-from fracgpu.cards.card import Health
+from deviceplugin.node.inventory import Inventory, Judgement, slots
+from fracgpu.cards.card import CardUuid, Health
 from fracgpu.units import Mib
 from simulator.background import background
 from tests.deviceplugin.builders import (
@@ -48,6 +48,23 @@ def test_device_files_of_a_container_are_its_cards_own_and_the_common_ones() -> 
         "/dev/nvidiactl",
     ]
     assert [node.path for node in inventory.device_nodes((c,))] == ["/dev/dri/renderD128"]
+
+
+async def test_no_card_is_known_before_it_is_what_is_said_against_it() -> None:
+    said: list[Judgement] = []
+    tracker = a_tracker(
+        FakeCards(a_card("GPU-a")), VirtualClock(), judgement=lambda: said[-1] if said else None
+    )
+    await tracker.refresh()
+    assert (tracker.inventory.cards, tracker.unseen) == ((), tracker.problem)
+    assert "not known yet what the node says" in str(tracker.problem)
+
+    for reasons in ({CardUuid("GPU-a"): "XID 79"}, {}):
+        said.append(Judgement(reasons=reasons))
+        tracker.judge()  # at once, and not when the cards are listed next
+
+        (card,) = tracker.inventory.cards
+        assert (card.health_reason, tracker.problem) == ("XID 79" if reasons else "", None)
 
 
 async def test_headroom_is_taken_off_every_card() -> None:

@@ -77,6 +77,7 @@ async def test_through_the_true_ctypes_calls_a_card_is_what_the_library_says(
             "numa_node": 1,
             "slots": 32,
             "limits_mib": 0,
+            "errors": [],
             "links": {},
         },
         "pci_bus_id": "00000000:17:00.0",
@@ -210,6 +211,29 @@ async def test_a_row_that_could_not_be_remapped_makes_the_card_unhealthy(standin
         "unhealthy",
         "remapping a memory row failed",
     )
+
+
+@pytest.mark.parametrize(
+    ("action", "wants"),
+    [
+        (pynvml.NVML_GPU_RECOVERY_ACTION_GPU_RESET, "gpu-reset"),
+        (pynvml.NVML_GPU_RECOVERY_ACTION_DRAIN_P2P, "drain-p2p"),
+        (99, "recovery action 99"),
+    ],
+)
+async def test_a_card_is_unhealthy_until_what_the_driver_wants_after_an_error_was_done(
+    standin: Standin, action: int, wants: str
+) -> None:
+    field = f"1.field.{pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION}"
+    said = []
+    # The driver says it also to a process that did not see the error; once it cannot be asked.
+    for answer in (action, None, pynvml.NVML_GPU_RECOVERY_ACTION_NONE):
+        standin.say({field: answer})
+        card = (await standin.list_cards())["cards"][1]["card"]
+        said.append((card["health"], card["health_reason"]))
+
+    reason = f"after an error the driver wants {wants}"
+    assert said == [("unhealthy", reason), ("unhealthy", reason), ("healthy", "")]
 
 
 @pytest.mark.parametrize(
