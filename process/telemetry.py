@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import ssl
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,7 +14,7 @@ from aiohttp.typedefs import Handler
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.exposition import choose_encoder
 
-from process.connections import BACKLOG, Connections
+from process.connections import BACKLOG, ConnectionLimits, Connections, Stage
 from process.sockets import bound_socket
 
 Registry = CollectorRegistry
@@ -35,6 +36,8 @@ _BOUNDS: Final[Mapping[str, Any]] = {
     "handler_cancellation": True,
     "keepalive_timeout": 365 * 24 * 3600.0,
 }
+# Of the port for telemetry: kubelet's probes, a few Prometheuses and people.
+_MOST_CONNECTIONS: Final = 64
 _FORMS_PREPARED: Final = 4  # Prometheus uses one or two; other clients must not fill the memory
 
 
@@ -107,6 +110,7 @@ class Prepared:
         self._asked = {form: encode}  # by content type: many headers ask for the same one
         self._texts: Mapping[str, bytes] = {}
         self._valid: Callable[[], bool] = lambda: False
+        self._encoding = threading.Lock()
 
     def prepare(self, valid: Callable[[], bool]) -> None:
         """Encode them in every format requested so far; best called in a thread.
@@ -117,13 +121,25 @@ class Prepared:
         texts = {form: encode(self.registry) for form, encode in tuple(self._asked.items())}
         self._texts, self._valid = texts, valid
 
+    def found(self, accept: str) -> bytes | None:
+        """Return the encoded text if it is still current, else None."""
+        _, form = choose_encoder(accept)
+        return self._texts.get(form) if self._valid() else None
+
     def text(self, accept: str) -> bytes:
-        """Return the encoded text if it is still current, else encode it now."""
+        """Return the encoded text if it is still current, else encode it now; call in a thread."""
+        with self._encoding:  # who waited finds it
+            found = self.found(accept)
+            return self._encoded(accept) if found is None else found
+
+    async def text_in_time(self, accept: str) -> bytes:
+        """Return the text; what is not at hand would hold the event loop for tens of ms."""
+        found = self.found(accept)
+        return await asyncio.to_thread(self.text, accept) if found is None else found
+
+    def _encoded(self, accept: str) -> bytes:
         valid = self._valid()
         encode, form = choose_encoder(accept)
-        prepared = self._texts.get(form) if valid else None
-        if prepared is not None:
-            return prepared
         text = encode(self.registry)
         if form in self._asked or len(self._asked) < _FORMS_PREPARED:
             self._asked[form] = encode
@@ -156,32 +172,28 @@ class Telemetry:
         registry: Registry,
         readiness: Callable[[], Readiness],
         *,
-        prepared: Sequence[Prepared] = (),
         liveness: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._registry = registry
         self._readiness = readiness
-        self._prepared = prepared
         self._liveness = liveness
 
-    def answer(self, path: str, *, accept: str) -> Answer | None:
+    def answer(self, path: str, *, accept: str, before: Sequence[bytes] = ()) -> Answer | None:
         """Return the answer to a GET, or None if *path* is none of its own.
 
         Args:
             path: of the request.
             accept: its header of that name, which decides the format of the metrics.
+            before: metrics that were encoded in this format, to be served with the others.
         """
         if path == _METRICS:
-            return self._metrics(accept)
+            encode, content_type = choose_encoder(accept)
+            parts = [part.removesuffix(_OPEN_METRICS_END) for part in before]
+            return Answer(200, b"".join((*parts, encode(self._registry))), content_type)
         if path == _LIVEZ:
             problem = self._liveness()
             return Answer(503 if problem else 200, f"{problem or 'ok'}\n".encode())
         return self._readyz() if path == _READYZ else None
-
-    def _metrics(self, accept: str) -> Answer:
-        encode, content_type = choose_encoder(accept)
-        parts = [part.text(accept).removesuffix(_OPEN_METRICS_END) for part in self._prepared]
-        return Answer(200, b"".join((*parts, encode(self._registry))), content_type)
 
     def _readyz(self) -> Answer:
         state = self._readiness()
@@ -201,10 +213,13 @@ def add_telemetry_routes(
     guarded: Callable[[Handler], Handler] = lambda handler: handler,
 ) -> None:
     """Have a role's application answer the GET requests of :class:`Telemetry`, each *guarded*."""
-    telemetry = Telemetry(registry, readiness, prepared=prepared, liveness=liveness)
+    telemetry = Telemetry(registry, readiness, liveness=liveness)
 
     async def handle(request: web.Request) -> web.Response:
-        answer = telemetry.answer(request.path, accept=request.headers.get("Accept", ""))
+        accept = request.headers.get("Accept", "")
+        parts = prepared if request.path == _METRICS else ()
+        before = [await part.text_in_time(accept) for part in parts]
+        answer = telemetry.answer(request.path, accept=accept, before=before)
         if answer is None:
             raise web.HTTPNotFound
         headers = {"Content-Type": answer.content_type}
@@ -313,8 +328,32 @@ class TelemetryServer(HttpServer):
         prepared: Sequence[Prepared] = (),
         liveness: Callable[[], str | None] = lambda: None,
     ) -> None:
-        app = web.Application()
+        app, connections = web.Application(), Connections(ConnectionLimits(most=_MOST_CONNECTIONS))
         add_telemetry_routes(
-            app, registry=registry, readiness=readiness, prepared=prepared, liveness=liveness
+            app,
+            registry=registry,
+            readiness=readiness,
+            prepared=prepared,
+            liveness=liveness,
+            guarded=partial(_tracked, connections),
         )
-        super().__init__(app, host=host, port=port)
+        super().__init__(app, host=host, port=port, connections=connections)
+
+
+def _tracked(connections: Connections, handler: Handler) -> Handler:
+    """Return a handler that tells *connections* when a client is owed an answer."""
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        transport = request.transport
+        if transport is None:
+            return await handler(request)
+        descriptor: int = transport.get_extra_info("socket").fileno()
+        connections.enter(descriptor, Stage.JUDGING, abort=transport.abort)
+        try:
+            return await handler(request)
+        finally:
+            # Of a client that is gone, another connection may have the descriptor by now.
+            if request.transport is transport:
+                connections.enter(descriptor, Stage.IDLE)
+
+    return handle

@@ -1,8 +1,10 @@
 import asyncio
 import gzip
+import threading
 import urllib.request
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -249,6 +251,49 @@ async def test_prepared_metrics_and_the_others_are_one_open_metrics_text() -> No
             assert text.count("# EOF") == 1
             assert text.endswith("# EOF\n")
             assert "fracgpu_test_cards 1.0" in text
+
+
+@pytest.mark.parametrize("accept", ["*/*", OPEN_METRICS])
+async def test_what_is_not_prepared_is_never_encoded_in_the_event_loop(accept: str) -> None:
+    encoded_in: list[int] = []
+
+    class Noting:
+        def collect(self) -> list[Any]:
+            encoded_in.append(threading.get_ident())
+            return []
+
+    prepared = Prepared()
+    prepared.registry.register(Noting())
+    encoded_in.clear()
+    async with telemetry_with(prepared) as url:
+        await get(f"{url}/metrics", Accept=accept)  # the first one ever
+        prepared.prepare(lambda: False)
+        encoded_in.clear()
+        await get(f"{url}/metrics", Accept=accept)  # while new ones are being encoded
+
+    assert encoded_in
+    assert threading.get_ident() not in encoded_in
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+async def test_strangers_who_keep_connections_open_do_not_keep_a_probe_out() -> None:
+    async with telemetry(ReadyGate()) as url:
+        port = int(url.rpartition(":")[2])
+        before = open_files()
+        held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(200)]
+        try:
+            status, _, _ = await get(f"{url}/livez")
+            # Both ends are in this process.
+            opened = open_files() - before
+        finally:
+            for _, writer in held:
+                writer.close()
+
+    assert status == 200
+    assert opened < 200 + 100
 
 
 def test_a_form_that_was_not_prepared_is_written_once() -> None:
