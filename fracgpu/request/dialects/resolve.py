@@ -236,7 +236,8 @@ def resolve(pod: PodForDialects, *, enabled: Set[str], options: Options) -> Reso
     present = find_owned_keys(pod, enabled=enabled)
     if not present:
         return NOTHING
-    if pod.scheduler_name == kai.SCHEDULER and (options.kai_runs or kai.KAI.name not in enabled):
+    off = options.kai_runs or kai.KAI.name not in enabled
+    if off and pod.scheduler_name in kai.SCHEDULERS:
         return replace(NOTHING, warnings=_left_to_kai(present, pod))
     found = [owned for owned in present if not owned.dialect.leaves(pod, options)]
     left = _left_warnings([owned for owned in present if owned not in found], pod)
@@ -272,8 +273,8 @@ def _left_to_kai(present: Sequence[OwnedKeys], pod: PodForDialects) -> tuple[str
     if not keys:
         return ()
     return (
-        f"spec.schedulerName is '{kai.SCHEDULER}', so the pod is left to KAI: FracGPU reads no "
-        f"{', '.join(keys)} here and does not know of the card it gets; have the administrator "
+        f"spec.schedulerName is '{pod.scheduler_name}', so the pod is left to KAI: FracGPU reads "
+        f"no {', '.join(keys)} here and does not know of the card it gets; have the administrator "
         f"turn {kai.KAI.name} on and set kaiRuns to false to take such pods over",
     )
 

@@ -38,7 +38,9 @@ MEMORY: Final = "gpu-memory"
 DEVICES: Final = "gpu-fraction-num-devices"
 CONTAINER: Final = "gpu-fraction-container-name"
 MPS: Final = "mps"
-SCHEDULER: Final = "kai-scheduler"
+# Its own, and that of Run:ai, which it comes from and which reads the same keys. Source of the
+# second: NVIDIA Run:ai 3.0, "Setting the Default Scheduler".
+SCHEDULERS: Final = frozenset({"kai-scheduler", "runai-scheduler"})
 WHOLE_GPU: Final = "nvidia.com/gpu"
 
 # As shipped, and as it was proposed.
@@ -259,5 +261,5 @@ KAI: Final = Dialect(
         "pod-group-name",
         "gpu-fraction-",
     ),
-    schedulers=frozenset({SCHEDULER}),
+    schedulers=SCHEDULERS,
 )

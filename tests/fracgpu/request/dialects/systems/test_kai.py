@@ -186,16 +186,19 @@ def test_a_share_and_a_whole_card_in_one_pod_are_refused_as_kai_does() -> None:
 ORDER = "nvidia.cdi.k8s.io/container.train"
 
 
-def test_a_pod_of_the_kai_scheduler_is_left_to_kai_and_warned_of_whatever_it_says() -> None:
+@pytest.mark.parametrize("scheduler", ["kai-scheduler", "runai-scheduler"])
+def test_a_pod_of_the_kai_scheduler_is_left_to_kai_and_warned_of_whatever_it_says(
+    scheduler: str,
+) -> None:
     spec = ContainerSpec(name="train", limits={"nvidia.com/gpumem": "oops"})
     pod = PodForDialects(
         containers=(spec,),
         annotations={FRACTION: "NaN", ORDER: "gpu=0"},
-        scheduler_name="kai-scheduler",
+        scheduler_name=scheduler,
     )
     left = Translation(
         warnings=(
-            "spec.schedulerName is 'kai-scheduler', so the pod is left to KAI: FracGPU reads no "
+            f"spec.schedulerName is '{scheduler}', so the pod is left to KAI: FracGPU reads no "
             "nvidia.com/gpumem, gpu-fraction here and does not know of the card it gets; have the "
             "administrator turn kai on and set kaiRuns to false to take such pods over",
             f"annotation {ORDER} injects cards that FracGPU does not account for; write "
