@@ -133,7 +133,7 @@ class ClaimHolders:
         )
 
     def join(self, pod: PodInfo, cards_of: CardsOf) -> PodInfo:
-        """Return a pod with what its claims were allocated as its assignment."""
+        """Return a pod with what its claims were allocated in its assignment."""
         claims = self.of(pod.record.uid)
         return _with(pod, claims, cards_of) if claims else pod
 
@@ -141,7 +141,7 @@ class ClaimHolders:
 def with_claims(
     pods: Iterable[PodInfo], claims: Iterable[DeviceClaim], nodes: Iterable[NodeCards]
 ) -> tuple[PodInfo, ...]:
-    """Return pods with what their claims were allocated as their assignment."""
+    """Return pods with what their claims were allocated in their assignment."""
     listed = tuple(pods)
     namespaces = {pod.record.uid: pod.record.namespace for pod in listed}
     cards = {node.node: node.cards for node in nodes}
@@ -158,7 +158,7 @@ def with_claims(
 
 def _with(pod: PodInfo, claims: Iterable[DeviceClaim], cards_of: CardsOf) -> PodInfo:
     assignment: dict[str, Assignment] = {}
-    problem = move = ""
+    problem, move = pod.record.problem, pod.record.move
     for claim in claims:
         move = claim.move or move
         try:
@@ -166,10 +166,14 @@ def _with(pod: PodInfo, claims: Iterable[DeviceClaim], cards_of: CardsOf) -> Pod
         except WireError as error:
             problem = str(error)
     all_of_them = {
+        # What a Binding assigned counts beside them; no request has such a name.
+        **{f"/{name}": slices for name, slices in (pod.record.assignment or {}).items()},
         # Requests of users' claims are not named after containers.
-        request if name == pod.device_claim else f"{name}/{request}": slices
-        for name, found in assignment.items()
-        for request, slices in found.items()
+        **{
+            request if name == pod.device_claim else f"{name}/{request}": slices
+            for name, found in assignment.items()
+            for request, slices in found.items()
+        },
     }
     record = replace(pod.record, assignment=all_of_them, problem=problem, by_claim=True, move=move)
     return replace(pod, record=record)

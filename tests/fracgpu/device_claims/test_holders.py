@@ -1,6 +1,7 @@
 """Readers of pods find in them what their claims hold."""
 
 from collections.abc import Mapping, Set
+from dataclasses import replace
 
 import msgspec
 from hypothesis import given
@@ -53,6 +54,16 @@ def test_a_claim_that_users_made_is_held_by_the_pod_that_uses_it() -> None:
     assert found.record.assignment is not None
     assert set(found.record.assignment) == {"train", "mine/train"}
     assert allocation_of(found.record).by_card["GPU-a"].mib == 2_000  # type: ignore[index]
+
+
+def test_what_a_binding_assigned_counts_beside_the_claim() -> None:
+    pod = a_pod()
+    bound = replace(pod.record, assignment=on("GPU-a", 500, container="train"), move="m")
+
+    (found,) = with_claims([replace(pod, record=bound)], [decoded(a_claim())], NODES)
+
+    assert allocation_of(found.record).by_card["GPU-a"].mib == 1_500  # type: ignore[index]
+    assert found.record.move == "m"
 
 
 def test_a_card_that_is_not_known_is_a_problem_and_counts_as_the_most() -> None:
