@@ -257,7 +257,7 @@ def with_cluster(
     options: argparse.Namespace,
     work: Callable[[KubeClient], Awaitable[int]],
     *,
-    interrupted: int = DONE,
+    interrupted: int = FAILED,
     unanswered: int = FAILED,
 ) -> int:
     """Return the exit code of *work*, run with a client.

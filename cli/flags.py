@@ -148,6 +148,11 @@ def encode(body: object, output: Output, *, stream: bool = False) -> str:
     return json.dumps(as_json(body), indent=None if stream else 2)
 
 
+def say(answer: object, words: str, output: Output) -> None:
+    """Print what a command has done: in *words*, or as the object *answer* for programs."""
+    print(encode(answer, output) if output.structured else words)
+
+
 def as_json(value: object) -> Any:
     """Return *value* as JSON has it: dataclasses as objects with names in camelCase."""
     if isinstance(value, Enum):

@@ -308,7 +308,7 @@ class ClusterCache:
         if pod.placed is not None and uid in self._claimants:
             pod = _joined(pod, self._claimed.join(pod.placed.info, self._devices_of))
         scheduled, placed = pod.scheduled, pod.placed
-        if placed is not None and not _concerns(placed.info):
+        if placed is not None and not placed.info.has_share:
             placed = None
         self._bound_changed(uid, None if gone else pod.bound)
         if gone or scheduled is None:
@@ -373,7 +373,7 @@ def _read_pod(body: bytes) -> _Pod:
     pod = decode_pod(body)
     info, constraints = pod_info_of(pod), scheduling_constraints_of(pod)
     placed = None
-    if info.record.live and (_concerns(info) or info.has_device_claims):
+    if info.record.live and (info.has_share or info.has_device_claims):
         placed = PlacedPod(info=info, scheduling_constraints=constraints)
     return _Pod(
         scheduled=scheduled_pod_of(pod, constraints),
@@ -381,12 +381,6 @@ def _read_pod(body: bytes) -> _Pod:
         bound=bound_pod_of(info),
         has_claims=info.has_device_claims,
     )
-
-
-def _concerns(info: PodInfo) -> bool:
-    """Report whether a pod holds or asks for a share of a card."""
-    record = info.record
-    return bool(info.need is not None or info.need_problem or record.assignment or record.problem)
 
 
 def _joined(pod: _Pod, info: PodInfo) -> _Pod:

@@ -39,7 +39,8 @@ def main(argv: Sequence[str]) -> int:
     """Show the cards; return 1 if there are none or the API server does not answer."""
     options = arguments().parse_args(argv)
     work = _follow if options.watch else _show
-    return with_cluster("cards", options, lambda client: work(client, options))
+    ended = DONE if options.watch else FAILED  # what is followed ends with Ctrl-C
+    return with_cluster("cards", options, lambda client: work(client, options), interrupted=ended)
 
 
 async def read_fleet(client: KubeClient, clock: Clock, *, node: str | None = None) -> Fleet:

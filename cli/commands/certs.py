@@ -35,7 +35,7 @@ def main(argv: Sequence[str]) -> int:
             client, await certs_settings(client, namespace=namespace, **given), options
         )
 
-    return with_cluster("certs", options, run, interrupted=FAILED)
+    return with_cluster("certs", options, run)
 
 
 async def _status(client: KubeClient, settings: CertsSettings, options: argparse.Namespace) -> int:

@@ -13,8 +13,8 @@ from typing import Any, Final
 import msgspec
 
 from cli.cluster import with_cluster
-from cli.flags import LISTS, Output, Parser, add_cluster_flags, add_pod_namespace_flags, encode
-from cli.main import CALLED_WRONG, DONE, complain
+from cli.flags import LISTS, Output, Parser, add_cluster_flags, add_pod_namespace_flags, encode, say
+from cli.main import CALLED_WRONG, DONE, FAILED, complain
 from cli.printers.live import open_console, show_lines
 from cli.printers.move_lines import change_line, move_lines, move_table
 from fracgpu import names
@@ -43,7 +43,8 @@ def main(argv: Sequence[str]) -> int:
         return complain("moves", "want NAME, or approve NAME", code=CALLED_WRONG)
     options.name = words[-1] if words else None
     work = _approve if approving else _follow if options.watch else _show
-    return with_cluster("moves", options, lambda client: work(client, options))
+    ended = DONE if options.watch else FAILED  # what is followed ends with Ctrl-C
+    return with_cluster("moves", options, lambda client: work(client, options), interrupted=ended)
 
 
 async def read_moves(client: KubeClient) -> list[Move]:
@@ -126,7 +127,8 @@ async def _approve(client: KubeClient, options: argparse.Namespace) -> int:
         await client.patch(MOVES, move.name, change)
     except NotFound:
         return complain("moves", f"no move is named {options.name!r}")
-    print("approved; the rebalancer makes a new Move of it unless it is older than an hour")
+    text = "approved; the rebalancer makes a new Move of it unless it is older than an hour"
+    say({"move": move.name, "approved": True}, text, options.output)
     return DONE
 
 

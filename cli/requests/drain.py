@@ -7,7 +7,7 @@ import argparse
 from collections.abc import Sequence
 
 from cli.cluster import with_cluster
-from cli.flags import Parser, add_cluster_flags, slashed
+from cli.flags import Parser, add_cluster_flags, say, slashed
 from cli.main import DONE, complain
 from fracgpu import names
 from fracgpu.state.node_info import read_node
@@ -36,11 +36,13 @@ async def _drain(client: KubeClient, options: argparse.Namespace) -> int:
     drained = node.drained - found if options.undo else node.drained | found
     text = ",".join(sorted(drained)) or None
     await client.patch(NODES, name, {"metadata": {"annotations": {names.NODE_DRAIN: text}}})
-    print(
+    text = (
         f"card {name}/{wanted} takes pods again"
         if options.undo
         else f"card {name}/{wanted} takes no more pods; follow it with fracgpu moves --watch"
     )
+    answer = {"node": name, "cards": sorted(found), "drained": not options.undo}
+    say(answer, text, options.output)
     return DONE
 
 

@@ -1,16 +1,17 @@
 """``fracgpu move pod``: have the rebalancer move one pod, however cool its card is.
 
-Exit code 0: asked for; 1: there is no such pod, or the API server does not answer; 2: wrong
-arguments.
+Exit code 0: asked for; 1: there is no such pod, it has no share of a card, or the API server does
+not answer; 2: wrong arguments.
 """
 
 import argparse
 from collections.abc import Sequence
 
 from cli.cluster import with_cluster
-from cli.flags import Parser, add_cluster_flags, slashed
+from cli.flags import Parser, add_cluster_flags, say, slashed
 from cli.main import DONE, complain
 from fracgpu import names
+from fracgpu.state.pod_info import decode_pod_info
 from kube.client import KubeClient
 from kube.errors import NotFound
 from kube.kinds import PODS
@@ -28,13 +29,17 @@ async def _ask(client: KubeClient, options: argparse.Namespace) -> int:
     asked = f"{SystemClock().now():%Y-%m-%dT%H:%M:%SZ}"
     change = {"metadata": {"annotations": {names.MOVE_REQUESTED: asked}}}
     try:
+        pod = decode_pod_info(await client.get(PODS, name, namespace=namespace))
+        if not (pod.has_share or pod.has_device_claims):
+            return complain("move", f"{namespace}/{name} requests no share of a card")
         await client.patch(PODS, name, change, namespace=namespace)
     except NotFound:
         return complain("move", f"there is no pod {namespace}/{name}")
-    print(
+    text = (
         "asked for, of a rebalancer in mode active or recommend; follow it with fracgpu moves "
         f"--watch {name}, or see why not in fracgpu plan"
     )
+    say({"pod": f"{namespace}/{name}", "moveRequested": asked}, text, options.output)
     return DONE
 
 

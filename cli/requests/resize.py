@@ -4,11 +4,12 @@ Exit code 0: its limit is set; 1: it was refused, or is not set in time; 2: wron
 """
 
 import argparse
+import asyncio
 from collections.abc import Sequence
 from typing import Final
 
 from cli.cluster import with_cluster
-from cli.flags import Parser, add_cluster_flags, slashed
+from cli.flags import Parser, add_cluster_flags, say, slashed
 from cli.main import DONE, complain
 from fracgpu import names
 from fracgpu.errors import RequestError
@@ -33,6 +34,8 @@ async def resize(client: KubeClient, options: argparse.Namespace, clock: Clock) 
     namespace, name = options.name
     try:
         pod = await _read(client, namespace, name)
+        if not (pod.has_share or pod.has_device_claims):
+            return complain("resize", f"{namespace}/{name} requests no share of a card")
         asked = _anew(options.memory, pod)
         change = {"metadata": {"annotations": {names.RESIZE: asked}}}
         await client.patch(PODS, name, change, namespace=namespace)
@@ -42,7 +45,8 @@ async def resize(client: KubeClient, options: argparse.Namespace, clock: Clock) 
             if found is not None and found.asked == asked and found.refused:
                 return complain("resize", f"{namespace}/{name} stays as it is: {found.refused}")
             if found is not None and found.asked == asked and not found.under_way:
-                print(f"{namespace}/{name} has {options.memory} of its card now")
+                answer = {"pod": f"{namespace}/{name}", "memory": options.memory}
+                say(answer, f"{answer['pod']} has {options.memory} of its card now", options.output)
                 return DONE
             if clock.monotonic() >= until_s:
                 return complain("resize", _why_late(pod, asked, options))
@@ -50,6 +54,9 @@ async def resize(client: KubeClient, options: argparse.Namespace, clock: Clock) 
             pod = await _read(client, namespace, name)
     except NotFound:
         return complain("resize", f"there is no pod {namespace}/{name}")
+    except asyncio.CancelledError:  # Ctrl-C
+        complain("resize", "stopped waiting; what was asked for stays asked for")
+        raise
 
 
 async def _read(client: KubeClient, namespace: str, name: str) -> PodInfo:

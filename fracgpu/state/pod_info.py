@@ -125,6 +125,13 @@ class PodInfo:
         return self.record.live and not self.record.node and not self.record.terminating
 
     @property
+    def has_share(self) -> bool:
+        """Whether it requests or holds a share of a card, by other means than claims of its own."""
+        record = self.record
+        holds = record.assignment or record.problem
+        return bool(self.need is not None or self.need_problem or holds)
+
+    @property
     def in_gang(self) -> bool:
         """Whether it is placed with other pods."""
         return self.gang is not None or bool(self.pod_group)

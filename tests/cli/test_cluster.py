@@ -1,6 +1,7 @@
 """How the commands read the API server's pods and nodes."""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -12,8 +13,11 @@ from cli.cluster import (
     is_installed,
     permission_of,
     trouble,
+    with_cluster,
     workload_of,
 )
+from cli.commands import plan
+from cli.main import FAILED
 from fracgpu import names
 from fracgpu.explain.subject import read_subject
 from fracgpu.k8s.node import Taint
@@ -23,6 +27,7 @@ from kube.client import KubeClient
 from kube.errors import AccessError, KubeError, Unavailable, error_from_status
 from kube.kinds import DEPLOYMENTS, NAMESPACES
 from simulator.demo.definitions import install_definitions
+from tests.cli.live_cluster import Cli
 from tests.support.examined import shipped
 from tests.support.explaining import NOON
 from tests.support.gpu import a_gpu_pod, a_sharing_node
@@ -114,6 +119,16 @@ def test_the_permission_that_a_request_needs_is_read_from_it(
     verb: str, path: str, wanted: tuple[str, str, str]
 ) -> None:
     assert permission_of(an_error(403, verb, path)) == wanted
+
+
+async def test_a_command_that_is_stopped_is_not_done(cli: Cli) -> None:
+    async def stopped(_: KubeClient) -> int:
+        raise KeyboardInterrupt
+
+    def command(words: Sequence[str]) -> int:
+        return with_cluster("plan", plan.arguments().parse_args(words), stopped)
+
+    assert await cli.call(command) == FAILED
 
 
 async def test_whether_it_is_installed_is_asked_of_the_api_server(kube: KubeClient) -> None:

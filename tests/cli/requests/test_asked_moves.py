@@ -1,12 +1,13 @@
 """``fracgpu move pod``, ``drain card`` and ``moves approve``: what they write."""
 
+import json
 from typing import Any
 
 import pytest
 
 from cli.commands import moves
 from cli.main import CALLED_WRONG, DONE, FAILED
-from cli.requests import drain, move
+from cli.requests import drain, move, resize
 from fracgpu import names
 from fracgpu.state.move_object import MovePhase, MoveStatus
 from fracgpu.state.node_info import read_node
@@ -38,6 +39,20 @@ async def test_a_pod_that_should_be_moved_gets_the_annotation(cli: Cli, kube: Ku
         await cli.call(move.main, "pod", "web")
 
 
+@pytest.mark.parametrize("call", [(move, ()), (resize, ("--memory=4Gi",))], ids=["move", "resize"])
+async def test_nothing_is_asked_for_a_pod_without_a_share(
+    cli: Cli, kube: KubeClient, call: tuple[Any, tuple[str, ...]]
+) -> None:
+    command, more = call
+    plain = a_gpu_pod("web")
+    plain["metadata"]["annotations"], plain["spec"]["containers"][0]["resources"] = {}, {}
+    await kube.create(PODS, plain)
+
+    assert await cli.call(command.main, "pod", "default/web", *more) == FAILED
+    assert "default/web requests no share of a card" in cli.read().err
+    assert await annotations(kube, PODS, "web", namespace="default") == {}
+
+
 async def test_a_card_is_drained_by_its_index_or_uuid_and_undone(
     cli: Cli, kube: KubeClient
 ) -> None:
@@ -55,6 +70,16 @@ async def test_a_card_is_drained_by_its_index_or_uuid_and_undone(
         assert await cli.call(drain.main, "card", f"n1/{card}", "--undo") == DONE
     assert await drained() == set()
     assert names.NODE_DRAIN not in await annotations(kube, NODES, "n1")
+
+
+async def test_programs_read_what_was_asked_for(cli: Cli, kube: KubeClient) -> None:
+    await kube.create(PODS, a_gpu_pod("web", namespace="default"))
+    await register(kube, a_sharing_node("n1", cards=[a_card("GPU-a")]))
+
+    assert await cli.call(move.main, "pod", "default/web", "-o", "json") == DONE
+    assert json.loads(cli.read().out).keys() == {"pod", "moveRequested"}
+    assert await cli.call(drain.main, "card", "n1/0", "-o", "json") == DONE
+    assert json.loads(cli.read().out) == {"node": "n1", "cards": ["GPU-a"], "drained": True}
 
 
 @pytest.mark.parametrize(("name", "said"), [("n1/7", "has no card 7"), ("n9/0", "no node n9")])

@@ -1,6 +1,8 @@
 """``fracgpu resize pod``: it asks, waits for scheduler and agent, and says what came of it."""
 
 import argparse
+import asyncio
+import json
 
 import pytest
 
@@ -56,8 +58,8 @@ class Answering(VirtualClock):
         return self.now_s
 
 
-def options(memory: str = "4Gi") -> argparse.Namespace:
-    given = ["pod", "default/web", f"--memory={memory}", "--timeout-s=5"]
+def options(*more: str) -> argparse.Namespace:
+    given = ["pod", "default/web", "--memory=4Gi", "--timeout-s=5", *more]
     return resize.arguments().parse_args(given)
 
 
@@ -71,6 +73,31 @@ async def test_it_waits_until_the_limit_is_set(
 
     assert clock.asked == ["4Gi"]
     assert capsys.readouterr().out == "default/web has 4Gi of its card now\n"
+
+
+async def test_programs_read_which_size_it_has(
+    kube: KubeClient, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await a_running_pod(kube)
+
+    assert await resize.resize(kube, options("-o", "json"), Answering(kube)) == DONE
+
+    assert json.loads(capsys.readouterr().out) == {"pod": "default/web", "memory": "4Gi"}
+
+
+async def test_who_stops_waiting_is_told_that_it_stays_asked_for(
+    kube: KubeClient, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await a_running_pod(kube)
+
+    class Stopped(VirtualClock):
+        async def sleep(self, duration_s: float) -> None:
+            raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        await resize.resize(kube, options(), Stopped())
+
+    assert "stopped waiting; what was asked for stays asked for" in capsys.readouterr().err
 
 
 async def test_a_refusal_is_said_with_its_reason(
