@@ -274,8 +274,11 @@ BUILT_IN_WORKLOADS: Final = (
         for kind in ("Deployment", "StatefulSet", "DaemonSet", "ReplicaSet")
     ),
     WorkloadKind(group="", kind="ReplicationController"),
+    WorkloadKind(group="", kind="PodTemplate", templates=("template",)),
     WorkloadKind(group="batch", kind="Job"),
     WorkloadKind(group="batch", kind="CronJob", templates=("spec.jobTemplate.spec.template",)),
+    WorkloadKind(group="argoproj.io", kind="Rollout"),
+    WorkloadKind(group="batch.volcano.sh", kind="Job", templates=("spec.tasks.*.template",)),
     WorkloadKind(
         group="jobset.x-k8s.io",
         kind="JobSet",

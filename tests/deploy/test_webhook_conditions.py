@@ -31,7 +31,7 @@ MUTATING = entries("MutatingWebhookConfiguration")
 VALIDATING = entries("ValidatingWebhookConfiguration")
 PODS = {name: entry for name, entry in MUTATING.items() if "pods." in name}
 WORKLOADS = {name: entry for name, entry in VALIDATING.items() if not name.startswith("other.")}
-TEMPLATES = {name: entry for name, entry in MUTATING.items() if "templates." in name}
+TEMPLATES = {name: entry for name, entry in MUTATING.items() if name.startswith("templates.")}
 OTHERS = {
     name: entry for name, entry in {**MUTATING, **VALIDATING}.items() if name.startswith("other.")
 }
@@ -107,9 +107,15 @@ FOREIGN_NOTES = sorted(
         (a_pod(notes=("gpu-fraction",)), ["dialects", "hints"]),
         (a_pod("aliyun.com/gpu-mem", notes=("fracgpu.io/model",)), [""]),
         (a_pod(notes=("FracGPU.io/Fraction",)), [""]),
-        (a_pod(notes=("xfracgpu.io/fraction", "frac-gpu.io/fraction")), []),
+        (a_pod(notes=("xfracgpu.io/fraction", "fluid.io/memory", "fragpu.io/team")), []),
         (a_pod(notes=("fracgpu/fraction",)), [""]),
+        (a_pod(notes=("team", "fragpu.io/fraction")), [""]),
+        (a_pod(notes=("Frac-GPU/memory", "team")), [""]),
         (a_pod(labels=("fracgpu.io/fraction",)), [""]),
+        (a_pod(labels=("app", "fracgpu.com/fraction")), [""]),
+        (a_pod(labels=("fracgpu.io.fraction",)), [""]),
+        (a_pod(labels=("fragpu.io/memory",)), [""]),
+        (a_pod(labels=("fracgpu-team", "fraction", "fluid.io/memory", "x/fracgpu.io")), []),
         (a_pod("aliyun.com/gpu-mem", labels=("fracgpu.io/fraction",)), [""]),
     ],
 )
@@ -154,9 +160,10 @@ def test_an_update_of_a_pod_is_asked_about_where_it_changes_what_is_read(part: s
     gated = {**pod, "spec": {**pod["spec"], "nodeSelector": {"zone": "a"}}}
     assert who(PODS, ended, pod) == []
     assert who(PODS, gated, pod) == ["pods"]
-    for key in (KEY, "fracgpu.io/fractoin", "FracGPU.io/fraction", "fracgpu/fraction"):
+    slips = ("FracGPU.io/fraction", "fracgpu/fraction", "fragpu.io/fraction")
+    for key in (KEY, "fracgpu.io/fractoin", *slips):
         noted = {**pod, "metadata": {**pod["metadata"], part: {KEY: "1", key: "0.5"}}}
-        if part == "annotations" or key.startswith("fracgpu.io/"):
+        if part == "annotations" or key.startswith("f"):
             assert who(PODS, noted, a_pod()) == who(PODS, noted, pod) == ["pods"], key
     bare = {**pod, "metadata": {"name": "p", "annotations": {"fracgpu.io/rebalance": "never"}}}
     assert who(PODS, bare, pod) == ["pods"], "a key that is removed"

@@ -11,8 +11,11 @@ def test_every_built_in_kind_is_known_by_its_templates() -> None:
         ("apps", "DaemonSet"): ("spec.template",),
         ("apps", "ReplicaSet"): ("spec.template",),
         ("", "ReplicationController"): ("spec.template",),
+        ("", "PodTemplate"): ("template",),
         ("batch", "Job"): ("spec.template",),
         ("batch", "CronJob"): ("spec.jobTemplate.spec.template",),
+        ("argoproj.io", "Rollout"): ("spec.template",),
+        ("batch.volcano.sh", "Job"): ("spec.tasks.*.template",),
         ("jobset.x-k8s.io", "JobSet"): ("spec.replicatedJobs.*.template.spec.template",),
         ("leaderworkerset.x-k8s.io", "LeaderWorkerSet"): (
             "spec.leaderWorkerTemplate.leaderTemplate",

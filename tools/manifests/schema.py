@@ -53,9 +53,9 @@ def request_keys() -> str:
 
 
 def workload_kinds() -> str:
-    """Return the rules for other systems' workloads, and in CEL the pod templates of a spec.
+    """Return the rules for other systems' workloads, and in CEL the pod templates of `whole`.
 
-    A part of a spec that is not there must be no error in CEL, which would refuse the object.
+    A part of it that is not there must be no error in CEL, which would refuse the object.
     """
     others = [kind for kind in BUILT_IN_WORKLOADS if "." in kind.group]
     groups: dict[str, list[str]] = {}
@@ -70,7 +70,7 @@ def workload_kinds() -> str:
         for group, resources in groups.items()
     )
     paths = dict.fromkeys(path for kind in others for path in kind.templates)
-    lists = " +\n".join(_in_cel(path.removeprefix("spec.")) for path in paths)
+    lists = " +\n".join(map(_in_cel, paths))
     head = "{{/* Workloads of other systems, for webhook.yaml; written by make manifests. */}}"
     return (
         f'{head}\n{{{{ define "fracgpu.otherWorkloads" -}}}}\n{rules}\n{{{{- end }}}}\n'
@@ -80,8 +80,8 @@ def workload_kinds() -> str:
 
 def _in_cel(path: str) -> str:
     above, star, below = path.partition(".*.")
-    found = f"spec.{above}.filter(it, {_has('it', below)}).map(it, it.{below})"
-    return f"({_has('spec', above)} ?\n{found if star else f'[spec.{above}]'} : [])"
+    found = f"whole.{above}.filter(it, {_has('it', below)}).map(it, it.{below})"
+    return f"({_has('whole', above)} ?\n{found if star else f'[whole.{above}]'} : [])"
 
 
 def _has(root: str, path: str) -> str:

@@ -77,6 +77,7 @@ from webhook.admission_config import AdmissionConfig
 _DEFAULT_SCHEDULERS: Final = ("", "default-scheduler")
 
 _WRITTEN_LATER: Final = frozenset(names.RESERVED_KEYS) - {names.GRANTED}
+_ABOUT_A_SHARE: Final = (names.MOVE_REQUESTED, names.MOVE_GRACE, names.MOVE_READY, names.RESIZE)
 _NOTHING_YET: Final = GrantData(containers={})
 _MOST_GRANTED: Final = 120  # characters of a grant that an error quotes
 # Values of the label of a pod with a grant. The entries of deploy/webhook.yaml for other systems'
@@ -116,7 +117,8 @@ def admit_create(pod: Pod, context: DecisionContext) -> AdmissionResult:
             refuse_others_claims(pod, sealed)
         if translation.request is None:
             _refuse_forged(annotations, said, None)
-            return Allowed(warnings=(*misplaced, *translation.warnings))
+            idle = idle_warnings(annotations, pod.spec)
+            return Allowed(warnings=(*misplaced, *translation.warnings, *idle))
         if context.wiring_problem:
             return Denied(message=f"of the pod's namespace, {context.wiring_problem}", dialect=OURS)
         _refuse_unfit_spec(pod.spec, translation.foreign_scheduler, context.config)
@@ -538,6 +540,21 @@ def _move_warnings(annotations: Mapping[str, str]) -> tuple[str, ...]:
     )
 
 
+def idle_warnings(annotations: Mapping[str, str], spec: PodSpec) -> tuple[str, ...]:
+    """Return a warning if *annotations*, of a pod without a request, are about moves or resizes.
+
+    A pod that names claims of its own may hold cards by them, and be moved.
+    """
+    found = [key for key in _ABOUT_A_SHARE if key in annotations]
+    if not found or spec.resource_claims:
+        return ()
+    have = "have" if len(found) > 1 else "has"
+    return (
+        f"{', '.join(found)} {have} no effect: the pod requests no share of a card; add "
+        f"{names.FRACTION} or {names.MEMORY} to a new pod",
+    )
+
+
 def _card_warnings(granted: Grant) -> tuple[str, ...]:
     """Return warnings about a card that the cluster does not have, or may not have."""
     card_class, lacking = granted.card_class, granted.waits_for
@@ -558,18 +575,23 @@ def _card_warnings(granted: Grant) -> tuple[str, ...]:
 
 
 _MOST_SHOWN: Final = 80
-_DOMAIN: Final = "fracgpu"  # how ours begins, however it is misspelt
 _AFTER_DOMAIN: Final = re.compile("[./]")
-_SLIP: Final = re.compile(f"(?!{re.escape(names.PREFIX)})(?i:{_DOMAIN})")
+# Our domain, misspelt: as it begins, or made of its letters. The match conditions of the webhook's
+# entries know the second only before a key that asks for an amount.
+_SLIP: Final = re.compile(
+    rf"(?!{re.escape(names.PREFIX)})(?i:fracgpu|f[racgpu-]{{3,8}}([.][a-z.]*)?/)"
+)
+# What people write.
+_MEANT: Final = names.POD_KEYS - {*names.RESERVED_KEYS, names.TEMPLATE_GRANT}
 
 
 def refuse_misplaced(annotations: Mapping[str, str], labels: Mapping[str, str]) -> tuple[str, ...]:
     """Return warnings about labels under our prefix, which have no effect.
 
     Raises:
-        RequestError: a label would be a request as an annotation, or an annotation would be ours
-            in lower case, or with our whole prefix. (The API server accepts capitals in an
-            annotation's prefix.)
+        RequestError: a label would be a request as an annotation, also with our domain misspelt, or
+            an annotation would be ours in lower case, or with our whole prefix. (The API server
+            accepts capitals in an annotation's prefix.)
     """
     for key in sorted(filter(_SLIP.match, annotations)):
         meant, in_capitals = _meant(key), key.lower().startswith(names.PREFIX)
@@ -582,12 +604,12 @@ def refuse_misplaced(annotations: Mapping[str, str], labels: Mapping[str, str]) 
                 else f"a key that begins with {names.PREFIX}",
                 hint=f"did you mean {meant}?" if meant else "",
             )
-    ours = [key for key in labels if key.startswith(names.PREFIX)]
+    ours = [key for key in labels if key.startswith(names.PREFIX) or _meant(key)]
     if labels.get(names.GRANTED) in (_OWN_KEYS, _TRANSLATED) and names.GRANTED in annotations:
         ours.remove(names.GRANTED)
     ours.sort()
     for key in ours:
-        small = key.lower()
+        small = key.lower() if key.startswith(names.PREFIX) else _meant(key)
         if small in names.POD_KEYS or small in MEANT_BY_RESOURCE:
             written = as_annotation(small, labels[key])
             raise RequestError(
@@ -605,14 +627,14 @@ def refuse_misplaced(annotations: Mapping[str, str], labels: Mapping[str, str]) 
 
 
 def _meant(key: str) -> str:
-    """Return the key of ours that ``FracGPU.io/cards`` or ``fracgpu/cards`` stands for, if any."""
+    """Return the key of ours that ``FracGPU.io/cards`` or ``fragpu/cards`` stands for, if any."""
     small = key.lower()
-    if not small.startswith(_DOMAIN):
+    whole = small.startswith(names.PREFIX)
+    if not whole and not _SLIP.match(small):
         return ""
     meant = names.PREFIX + _AFTER_DOMAIN.split(small)[-1]
     meant = MEANT_BY_RESOURCE.get(meant, meant)
-    known = names.POD_KEYS if small.startswith(names.PREFIX) else names.REQUEST_KEYS
-    return meant if meant in known else ""
+    return meant if meant in (names.POD_KEYS if whole else _MEANT) else ""
 
 
 def misplaced_among(keys: Iterable[str]) -> Mapping[str, str]:
@@ -624,5 +646,5 @@ def misplaced_among(keys: Iterable[str]) -> Mapping[str, str]:
     return {
         key: meant if meant in names.REQUEST_KEYS else ""
         for key, meant in sorted(found.items())
-        if meant in names.REQUEST_KEYS or key.startswith(names.PREFIX)
+        if meant or key.startswith(names.PREFIX)
     }

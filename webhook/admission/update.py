@@ -17,7 +17,7 @@ from webhook.admission.claims import (
     refuse_unsupported_keys,
     specs_as_granted,
 )
-from webhook.admission.mutation import refuse_misplaced
+from webhook.admission.mutation import idle_warnings, refuse_misplaced
 from webhook.admission.pod_edits import (
     Edit,
     node_edits,
@@ -63,10 +63,11 @@ def admit_update(
         if beyond is not None:
             return beyond
         changed = _changed(old.annotations, new.annotations)
-        misplaced = refuse_misplaced(changed, _changed(old.labels, new.labels))
+        warnings = refuse_misplaced(changed, _changed(old.labels, new.labels))
         if asks_anew:
-            parse_request(new.annotations, specs_as_granted(new))
+            request = parse_request(new.annotations, specs_as_granted(new))
             refuse_misread_changes(changed)
+            warnings += () if request else idle_warnings(changed, new.spec)
         if selects_anew and granted is not None and select is not None:
             rules = own_node_rules(new.spec, granted.data.requires)
             if rules != own_node_rules(old.spec, granted.data.requires):
@@ -80,12 +81,12 @@ def admit_update(
         return Denied(message=str(error))
     edits = () if granted is None else _put_back(new, granted)
     if granted is None or not edits:
-        return Allowed(warnings=misplaced)
+        return Allowed(warnings=warnings)
     # Nobody vouches for a note that was stored while the webhook was away, and this is a label of
     # a metric.
     dialect = granted.data.dialect if granted.data.dialect in NAMES else OURS
     return Patched(
-        patch=write_patch(edits), granted=granted.words, warnings=misplaced, dialect=dialect
+        patch=write_patch(edits), granted=granted.words, warnings=warnings, dialect=dialect
     )
 
 

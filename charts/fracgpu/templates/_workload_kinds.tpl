@@ -1,5 +1,15 @@
 {{/* Workloads of other systems, for webhook.yaml; written by make manifests. */}}
 {{ define "fracgpu.otherWorkloads" -}}
+- apiGroups: [argoproj.io]
+  apiVersions: ["*"]
+  operations: [CREATE, UPDATE]
+  resources: [rollouts]
+  scope: Namespaced
+- apiGroups: [batch.volcano.sh]
+  apiVersions: ["*"]
+  operations: [CREATE, UPDATE]
+  resources: [jobs]
+  scope: Namespaced
 - apiGroups: [jobset.x-k8s.io]
   apiVersions: ["*"]
   operations: [CREATE, UPDATE]
@@ -17,33 +27,48 @@
   scope: Namespaced
 {{- end }}
 {{ define "fracgpu.otherTemplates" -}}
-((has(spec.replicatedJobs) ?
-spec.replicatedJobs.filter(it, has(it.template) &&
+((has(whole.spec) &&
+has(whole.spec.template) ?
+[whole.spec.template] : []) +
+(has(whole.spec) &&
+has(whole.spec.tasks) ?
+whole.spec.tasks.filter(it, has(it.template)).map(it, it.template) : []) +
+(has(whole.spec) &&
+has(whole.spec.replicatedJobs) ?
+whole.spec.replicatedJobs.filter(it, has(it.template) &&
 has(it.template.spec) &&
 has(it.template.spec.template)).map(it, it.template.spec.template) : []) +
-(has(spec.leaderWorkerTemplate) &&
-has(spec.leaderWorkerTemplate.leaderTemplate) ?
-[spec.leaderWorkerTemplate.leaderTemplate] : []) +
-(has(spec.leaderWorkerTemplate) &&
-has(spec.leaderWorkerTemplate.workerTemplate) ?
-[spec.leaderWorkerTemplate.workerTemplate] : []) +
-(has(spec.headGroupSpec) &&
-has(spec.headGroupSpec.template) ?
-[spec.headGroupSpec.template] : []) +
-(has(spec.workerGroupSpecs) ?
-spec.workerGroupSpecs.filter(it, has(it.template)).map(it, it.template) : []) +
-(has(spec.rayClusterSpec) &&
-has(spec.rayClusterSpec.headGroupSpec) &&
-has(spec.rayClusterSpec.headGroupSpec.template) ?
-[spec.rayClusterSpec.headGroupSpec.template] : []) +
-(has(spec.rayClusterSpec) &&
-has(spec.rayClusterSpec.workerGroupSpecs) ?
-spec.rayClusterSpec.workerGroupSpecs.filter(it, has(it.template)).map(it, it.template) : []) +
-(has(spec.rayClusterConfig) &&
-has(spec.rayClusterConfig.headGroupSpec) &&
-has(spec.rayClusterConfig.headGroupSpec.template) ?
-[spec.rayClusterConfig.headGroupSpec.template] : []) +
-(has(spec.rayClusterConfig) &&
-has(spec.rayClusterConfig.workerGroupSpecs) ?
-spec.rayClusterConfig.workerGroupSpecs.filter(it, has(it.template)).map(it, it.template) : []))
+(has(whole.spec) &&
+has(whole.spec.leaderWorkerTemplate) &&
+has(whole.spec.leaderWorkerTemplate.leaderTemplate) ?
+[whole.spec.leaderWorkerTemplate.leaderTemplate] : []) +
+(has(whole.spec) &&
+has(whole.spec.leaderWorkerTemplate) &&
+has(whole.spec.leaderWorkerTemplate.workerTemplate) ?
+[whole.spec.leaderWorkerTemplate.workerTemplate] : []) +
+(has(whole.spec) &&
+has(whole.spec.headGroupSpec) &&
+has(whole.spec.headGroupSpec.template) ?
+[whole.spec.headGroupSpec.template] : []) +
+(has(whole.spec) &&
+has(whole.spec.workerGroupSpecs) ?
+whole.spec.workerGroupSpecs.filter(it, has(it.template)).map(it, it.template) : []) +
+(has(whole.spec) &&
+has(whole.spec.rayClusterSpec) &&
+has(whole.spec.rayClusterSpec.headGroupSpec) &&
+has(whole.spec.rayClusterSpec.headGroupSpec.template) ?
+[whole.spec.rayClusterSpec.headGroupSpec.template] : []) +
+(has(whole.spec) &&
+has(whole.spec.rayClusterSpec) &&
+has(whole.spec.rayClusterSpec.workerGroupSpecs) ?
+whole.spec.rayClusterSpec.workerGroupSpecs.filter(it, has(it.template)).map(it, it.template) : []) +
+(has(whole.spec) &&
+has(whole.spec.rayClusterConfig) &&
+has(whole.spec.rayClusterConfig.headGroupSpec) &&
+has(whole.spec.rayClusterConfig.headGroupSpec.template) ?
+[whole.spec.rayClusterConfig.headGroupSpec.template] : []) +
+(has(whole.spec) &&
+has(whole.spec.rayClusterConfig) &&
+has(whole.spec.rayClusterConfig.workerGroupSpecs) ?
+whole.spec.rayClusterConfig.workerGroupSpecs.filter(it, has(it.template)).map(it, it.template) : []))
 {{- end }}

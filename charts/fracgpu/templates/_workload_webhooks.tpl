@@ -37,13 +37,13 @@ matchConditions:
   {{- end }}
   - name: template-is-new
     expression: >-
-      oldObject == null || [[object.spec, oldObject.spec].map(spec,
+      oldObject == null || [[object, oldObject].map(whole,
       {{ include (printf "fracgpu.%sTemplates" $kinds) $ | indent 6 | trim }})].exists(it, it[0] != it[1])
       {{- if eq $path "/validate" }} ||
       {{- range $at, $part := list "annotations" "labels" }}
       {{- if $at }} ||{{ end }}
       (has(object.metadata.{{ $part }}) && object.metadata.{{ $part }}.exists(key,
-      key.matches('(?i)^fracgpu') &&
+      key.matches('(?i)^f[racgpu-]{4}') &&
       !(has(oldObject.metadata.{{ $part }}) && key in oldObject.metadata.{{ $part }})))
       {{- end }}
       {{- end }}
@@ -63,32 +63,45 @@ matchConditions:
 - apiGroups: [""]
   apiVersions: [v1]
   operations: [CREATE, UPDATE]
-  resources: [replicationcontrollers]
+  resources: [replicationcontrollers, podtemplates]
   scope: Namespaced
 {{- end }}
 
+{{/* In CEL: the pod templates of the object `whole`; a PodTemplate has no spec. */}}
 {{ define "fracgpu.ownTemplates" -}}
-[has(spec.jobTemplate) ? spec.jobTemplate.spec.template : spec.template]
+[has(whole.template) ? whole.template : has(whole.spec.jobTemplate) ?
+whole.spec.jobTemplate.spec.template : whole.spec.template]
 {{- end }}
 
-{{/* In CEL: whether some metadata has a key of ours. */}}
+{{/*
+  In CEL: whether some metadata has a key of ours, or an amount under a domain of the same letters.
+  Nearly no label begins with f, so that nearly none is searched.
+*/}}
 {{ define "fracgpu.noted" -}}
 (has({{ . }}.annotations) &&
-{{ . }}.annotations.map(key, key).join('\n').matches('(?mi)^fracgpu')) ||
+{{ . }}.annotations.map(key, key).join('\n').matches(
+'(?mi)^f(racgpu|[racgpu-]{3,8}([.][a-z.]*)?/(fraction|memory)$)')) ||
 (has({{ . }}.labels) &&
-{{ . }}.labels.exists(key, key.startsWith('fracgpu.io/')))
+{{ . }}.labels.exists(key, key.startsWith('f') && (key.startsWith('fracgpu.io/') ||
+key.matches('(?i)^f(racgpu[^/]*|[racgpu-]{3,8}([.][a-z.]*)?)[./](fraction|memory)$'))))
+{{- end }}
+
+{{/* In CEL: whether some containers have a resource of ours. */}}
+{{ define "fracgpu.limited" -}}
+({{ . }}.containers +
+(has({{ . }}.initContainers) ? {{ . }}.initContainers : [])).exists(c,
+has(c.resources) && (
+(has(c.resources.limits) && c.resources.limits.exists(key, key.startsWith('fracgpu.io/'))) ||
+(has(c.resources.requests) && c.resources.requests.exists(key, key.startsWith('fracgpu.io/')))))
 {{- end }}
 
 {{/* In CEL: whether a pod template of "own" or "other" kinds has a key of ours. */}}
 {{ define "fracgpu.templatesAsk" -}}
-[object.spec].exists(spec,
+[object].exists(whole,
 {{ include (printf "fracgpu.%sTemplates" .) . }}.exists(t,
 (has(t.metadata) && ({{ include "fracgpu.noted" "t.metadata" }})) ||
 (has(t.spec) && has(t.spec.containers) &&
-(t.spec.containers + (has(t.spec.initContainers) ? t.spec.initContainers : [])).exists(c,
-has(c.resources) && (
-(has(c.resources.limits) && c.resources.limits.exists(key, key.startsWith('fracgpu.io/'))) ||
-(has(c.resources.requests) && c.resources.requests.exists(key, key.startsWith('fracgpu.io/'))))))))
+{{ include "fracgpu.limited" "t.spec" }})))
 {{- end }}
 
 {{ define "fracgpu.workloadsAsk" -}}
@@ -97,7 +110,7 @@ has(c.resources) && (
 - name: asks-for-fracgpu
   expression: >-
     {{- if eq . "own" }}
-    (has(object.spec.jobTemplate) && has(object.spec.jobTemplate.metadata) &&
+    (has(object.spec) && has(object.spec.jobTemplate) && has(object.spec.jobTemplate.metadata) &&
     ({{ include "fracgpu.noted" "object.spec.jobTemplate.metadata" | indent 4 | trim }})) ||
     {{- end }}
     {{ include "fracgpu.noted" "object.metadata" | indent 4 | trim }} ||

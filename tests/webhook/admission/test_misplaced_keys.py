@@ -56,7 +56,19 @@ from webhook.admission.verdict import OURS, Allowed
                 f"annotation {prefix}fraction is '0.5'; want a key that begins with fracgpu.io/; "
                 "did you mean fracgpu.io/fraction?",
             )
-            for prefix in ("fracgpu/", "fracgpu.com/", "fracgpu-io/", "FracGPU/", "fracgpu.io.")
+            for prefix in (
+                *("fracgpu/", "fracgpu.com/", "fracgpu-io/", "FracGPU/", "fracgpu.io."),
+                *("fragpu.io/", "frac-gpu.io/", "FragGPU/"),
+            )
+        ),
+        *(
+            (
+                "labels",
+                f"{prefix}fraction",
+                f"label {prefix}fraction is '0.5'; want no such label: a request is read from the "
+                'pod\'s annotations; write the annotation fracgpu.io/fraction: "0.5"',
+            )
+            for prefix in ("fracgpu.com/", "fracgpu/", "fracgpu.io.", "fragpu.io/")
         ),
     ],
 )
@@ -108,7 +120,42 @@ def test_a_pod_with_a_grant_and_such_a_label_is_warned_again_when_it_is_reviewed
 def test_keys_that_begin_as_ours_and_ask_for_nothing_are_somebody_elses() -> None:
     pod = a_pod()
     pod["metadata"]["annotations"] = dict.fromkeys(
-        ("fracgpu-dashboard.example.com/team", "fracgpu/", "fracgpu", "x.fracgpu.io/fraction"), "1"
+        (
+            *("fracgpu-dashboard.example.com/team", "fracgpu/", "fracgpu", "x.fracgpu.io/fraction"),
+            *("fargo.io/fraction", "fragpu.io/team", "gpu.io/memory", "fracgpu/granted"),
+        ),
+        "1",
     )
+    pod["metadata"]["labels"] = {"fracgpu-team": "a", "fracgpu.example.com/team": "a"}
 
     assert judged(pod) == Allowed()
+
+
+ABOUT_A_SHARE = {
+    "fracgpu.io/move-requested": "2026-01-31T12:00:00Z",
+    "fracgpu.io/move-grace": "60",
+    "fracgpu.io/move-ready": "true",
+    "fracgpu.io/resize": "8Gi",
+}
+
+
+@pytest.mark.parametrize(("key", "value"), ABOUT_A_SHARE.items())
+def test_what_only_a_pod_with_a_share_can_want_is_warned_of_elsewhere(key: str, value: str) -> None:
+    """On a new pod, and on one that is there: `kubectl annotate pod` was silent."""
+    plain = a_pod()
+    pod = {**plain, "metadata": {**plain["metadata"], "annotations": {key: value}}}
+    warned = Allowed(
+        warnings=(
+            f"{key} has no effect: the pod requests no share of a card; add fracgpu.io/fraction or "
+            "fracgpu.io/memory to a new pod",
+        )
+    )
+
+    assert judged(pod) == judged_change(plain, pod) == warned
+    assert judged_change(pod, pod) == judged_change(pod, plain) == Allowed()
+    claiming = {**pod, "spec": {**pod["spec"], "resourceClaims": [{"name": "own"}]}}
+    assert judged(claiming) == judged_change(plain, claiming) == Allowed()
+    granted = stored(a_pod(fraction="0.5"), judged(a_pod(fraction="0.5")))
+    notes = {**granted["metadata"]["annotations"], key: value}
+    moving = {**granted, "metadata": {**granted["metadata"], "annotations": notes}}
+    assert judged_change(granted, moving) == Allowed()

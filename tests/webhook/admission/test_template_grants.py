@@ -162,7 +162,7 @@ def test_every_template_of_every_built_in_kind_is_granted(kind: WorkloadKind) ->
     for path in kind.templates:
         place = body
         *steps, last = path.replace(".*.", ".0.").split(".")
-        for step, after in zip(steps, [*steps[1:], last], strict=True):
+        for step, after in zip(steps, [*steps, last][1:], strict=True):
             if step == "0":
                 continue
             place = place.setdefault(step, [{}] if after == "0" else {})

@@ -188,8 +188,9 @@ def test_another_kind_is_no_workload() -> None:
 
     assert str(refused.value) == (
         "request.kind is kubeflow.org PyTorchJob; want a workload: Deployment, StatefulSet, "
-        "DaemonSet, ReplicaSet, ReplicationController, Job, CronJob, JobSet, LeaderWorkerSet, "
-        "RayCluster, RayJob, RayService, or a kind that the key 'admission' of the ConfigMap lists"
+        "DaemonSet, ReplicaSet, ReplicationController, PodTemplate, Job, CronJob, Rollout, Job, "
+        "JobSet, LeaderWorkerSet, RayCluster, RayJob, RayService, or a kind that the key "
+        "'admission' of the ConfigMap lists"
     )
 
 
