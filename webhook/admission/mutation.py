@@ -10,7 +10,8 @@ import msgspec
 from fracgpu import names
 from fracgpu.cards.card_class import DEFAULT_VENDOR, CardClass, SelectedNodes, Vendor
 from fracgpu.device_claims.claims import refuse_too_large
-from fracgpu.errors import RequestError, shorten
+from fracgpu.errors import RequestError, listed, shorten
+from fracgpu.k8s.container import app_containers
 from fracgpu.k8s.node_affinity import (
     ANY_NODE,
     NAME_FIELD,
@@ -32,7 +33,13 @@ from fracgpu.request.grant_note import (
     limits_of,
     read_grant_note,
 )
-from fracgpu.request.language import MEANT_BY_RESOURCE, as_annotation, refuse_misread_changes
+from fracgpu.request.language import (
+    ITEMS,
+    MEANT_BY_RESOURCE,
+    as_annotation,
+    refuse_misread_changes,
+    stated_main_container,
+)
 from fracgpu.request.need import PodRequest
 from webhook.admission.bounds import check_bounds, requests_cards
 from webhook.admission.claims import (
@@ -216,6 +223,7 @@ def _decision(
     warnings = (
         *misplaced,
         *(() if taken_over else translation.warnings),
+        *_unnamed_warnings(pod),
         *_move_warnings(annotations),
         *about_scheduler,
         *_card_warnings(granted),
@@ -527,6 +535,25 @@ def _schedulers(
     return (), (
         f"spec.schedulerName is {named[:80]!r}, which was left as it is: the pod gets its card "
         f"only if that scheduler {able}, as {ours} does",
+    )
+
+
+def _unnamed_warnings(pod: Pod) -> tuple[str, ...]:
+    """Return a warning if an item without a name might be meant for another container.
+
+    None about a pod that a controller makes: the author of its template was warned.
+    """
+    unnamed = [key for key in ITEMS if "=" not in pod.annotations.get(key, "=")]
+    if not unnamed or len(pod.spec.containers) == 1 or pod.metadata.owner_references:
+        return ()
+    containers = specs(pod)
+    apps = app_containers(containers)
+    if len(apps) == 1 or stated_main_container(pod.annotations, containers):
+        return ()
+    key, text = unnamed[0], pod.annotations[unnamed[0]]
+    return (
+        f"{key} is for container '{apps[0]}', the first of {listed(apps, limit=_MOST_SHOWN)}; "
+        f'for another write its name, as in {key}: "{apps[1]}={shorten(text.strip())}"',
     )
 
 

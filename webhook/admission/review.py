@@ -88,6 +88,7 @@ class PodMeta(msgspec.Struct, frozen=True, rename="camel"):
     annotations: dict[str, str] | None = None
     labels: dict[str, str] | None = None
     managed_fields: msgspec.Raw = _NULL
+    owner_references: list[msgspec.Raw] | None = None
 
 
 class PodOs(msgspec.Struct, frozen=True, gc=False):

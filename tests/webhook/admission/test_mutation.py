@@ -334,6 +334,26 @@ def test_preferred_affinity_is_kept_beside_what_is_required() -> None:
     }
 
 
+def test_whose_share_it_is_is_said_where_the_author_might_mean_another_container() -> None:
+    """As found: the first of two got the share, and the other one, which computes, no card."""
+    two = (a_container("log"), a_container("train"))
+    pod = a_pod(*two, fraction="0.5", cores="30")
+    first = patched(judged(pod))
+
+    assert first.warnings == (
+        "fracgpu.io/fraction is for container 'log', the first of log, train; for another write "
+        'its name, as in fracgpu.io/fraction: "train=0.5"',
+    )
+    default = {"kubectl.kubernetes.io/default-container": "train"}
+    owned, said = copy.deepcopy(pod), copy.deepcopy(pod)
+    owned["metadata"]["ownerReferences"] = [{"kind": "ReplicaSet"}]
+    said["metadata"]["annotations"] |= default
+    named, sidecar = a_pod(*two, fraction="log=0.5"), a_pod(init=[two[0]], fraction="0.5")
+    for other in (owned, said, named, sidecar, a_pod(fraction="0.5")):
+        assert patched(judged(other)).warnings == ()
+    assert judged(stored(pod, first)) == Allowed(dialect=OURS)
+
+
 def test_a_pod_that_names_another_scheduler_keeps_it_with_a_warning() -> None:
     pod = a_pod(spec={"schedulerName": "batch"}, memory="8Gi")
 
