@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from fracgpu import names
+from fracgpu.disruption.candidates import ALLOWED
 from tests.support.kubectl import DEPLOY
 from tests.support.policies import actions, documents, refusals
 from tests.support.yaml_files import read_documents
@@ -75,10 +76,29 @@ def test_labels_that_are_read_of_a_namespace_are_no_mistake() -> None:
     read = read_of_namespaces()
 
     assert {"fracgpu.io/devices", "fracgpu.io/foreign-assignments"} < read
-    assert said(an_object(labels=dict.fromkeys(read, "x"))) == []
+    assert said(an_object(labels={key: WORDS.get(key, ("kai",))[0] for key in read})) == []
     (message,) = said(an_object(labels={"fracgpu.io/dialect": "kai"}))
     assert message.startswith("fracgpu.io/dialect has no effect: FracGPU reads of a namespace only")
     assert all(key in message for key in read)
+
+
+WORDS = {
+    names.GRANT_TEMPLATES_LABEL: ("true", "false"),
+    names.REBALANCE: ("never", ALLOWED),
+    names.WIRING_LABEL: ("claims", "devicePlugin"),
+    "fracgpu.io/foreign-assignments": ("deny",),
+    "fracgpu.io/devices": ("deny", "warn", "allow"),
+}
+
+
+@pytest.mark.parametrize("key", WORDS)
+def test_a_value_of_a_label_that_means_nothing_is_answered_with_those_that_do(key: str) -> None:
+    odd, words = an_object(labels={key: "yes"}), WORDS[key]
+
+    assert said(odd) == [f'label {key} is "yes"; want {" or ".join(words)}.']
+    assert said(odd, old=odd) == []
+    for word in words:
+        assert said(an_object(labels={key: word})) == []
 
 
 def test_a_label_of_a_namespace_that_was_written_as_an_annotation_is_a_mistake() -> None:
