@@ -603,10 +603,10 @@ def _card_warnings(granted: Grant) -> tuple[str, ...]:
 
 _MOST_SHOWN: Final = 80
 _AFTER_DOMAIN: Final = re.compile("[./]")
-# Our domain, misspelt: as it begins, or made of its letters. The match conditions of the webhook's
-# entries know the second only before a key that asks for an amount.
+# Our domain, misspelt: as it begins, or made of its letters, if of more than fpga has. The match
+# conditions of the webhook's entries know the second only before a key that asks for an amount.
 _SLIP: Final = re.compile(
-    rf"(?!{re.escape(names.PREFIX)})(?i:fracgpu|f[racgpu-]{{3,8}}([.][a-z.]*)?/)"
+    rf"(?!{re.escape(names.PREFIX)})(?i:fracgpu|f[racgpu-]{{4,8}}([.][a-z.]*)?/)"
 )
 # What people write.
 _MEANT: Final = names.POD_KEYS - {*names.RESERVED_KEYS, names.TEMPLATE_GRANT}

@@ -80,10 +80,10 @@ whole.spec.jobTemplate.spec.template : whole.spec.template]
 {{ define "fracgpu.noted" -}}
 (has({{ . }}.annotations) &&
 {{ . }}.annotations.map(key, key).join('\n').matches(
-'(?mi)^f(racgpu|[racgpu-]{3,8}([.][a-z.]*)?/(fraction|memory)$)')) ||
+'(?mi)^f(racgpu|[racgpu-]{4,8}([.][a-z.]*)?/(fraction|memory)$)')) ||
 (has({{ . }}.labels) &&
 {{ . }}.labels.exists(key, key.startsWith('f') && (key.startsWith('fracgpu.io/') ||
-key.matches('(?i)^f(racgpu[^/]*|[racgpu-]{3,8}([.][a-z.]*)?)[./](fraction|memory)$'))))
+key.matches('(?i)^f(racgpu[^/]*|[racgpu-]{4,8}([.][a-z.]*)?)[./](fraction|memory)$'))))
 {{- end }}
 
 {{/* In CEL: whether some containers have a resource of ours. */}}

@@ -122,7 +122,8 @@ def test_keys_that_begin_as_ours_and_ask_for_nothing_are_somebody_elses() -> Non
     pod["metadata"]["annotations"] = dict.fromkeys(
         (
             *("fracgpu-dashboard.example.com/team", "fracgpu/", "fracgpu", "x.fracgpu.io/fraction"),
-            *("fargo.io/fraction", "fragpu.io/team", "gpu.io/memory", "fracgpu/granted"),
+            *("fargo.io/fraction", "fpga.io/memory", "fragpu.io/team", "gpu.io/memory"),
+            "fracgpu/granted",
         ),
         "1",
     )
