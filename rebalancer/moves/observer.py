@@ -323,6 +323,7 @@ class Owners:
             ready=ready,
             current=current,
             failure=_failure(found),
+            fragile=kind == JOBS.kind and not has_retry(found),
             selects_by=selects_by(found),
         )
 
@@ -418,6 +419,22 @@ def _job(found: _Object) -> tuple[int, int]:
     return (0 if over or spec.get("suspend") else max(0, min(parallel, left))), status.get(
         "ready", 0
     )
+
+
+def has_retry(job: _Object) -> bool:
+    """Report whether a Job goes on although one of its pods is evicted, which counts as a failure.
+
+    Unless a rule of its policy says otherwise; which exit codes the pod will have is not known. Of
+    a limit for each index all failures count.
+    """
+    spec, failed = job["spec"], (job.get("status") or {}).get("failed", 0)
+    for rule in (spec.get("podFailurePolicy") or {}).get("rules") or ():
+        if any(one["type"] == "DisruptionTarget" for one in rule.get("onPodConditions") or ()):
+            if rule["action"] != "Count":
+                return bool(rule["action"] == "Ignore")
+            break
+    limit = spec.get("backoffLimitPerIndex", spec.get("backoffLimit", 6))
+    return bool(failed < limit)
 
 
 _READERS: Final[Mapping[str, Callable[[_Object], tuple[int, int]]]] = {

@@ -211,6 +211,7 @@ class OwnerFacts:
         others: how many Ready pods besides the moved one belong to it.
         current: it is what its Deployment wants now; false during a rollout to another one.
         failure: why it could not create a pod; empty if it could.
+        fragile: it is a Job that one more failed pod would fail.
         selects_by: the hash of the template that it selects its pods by; empty if it does not
             select by that label.
         orphans: it left pods without a controller behind, as ``--cascade=orphan`` does.
@@ -223,6 +224,7 @@ class OwnerFacts:
     others: int = 0
     current: bool = True
     failure: str = ""
+    fragile: bool = False
     selects_by: str = ""
     orphans: bool = False
 
@@ -374,10 +376,14 @@ def _obstacle(move: Move, facts: MoveFacts) -> _Obstacle | None:
             Ending.REFUSED,
             "its ReplicaSet does not select it by the hash of its template",
         ),
+        (owner.fragile, Ending.REFUSED, _FRAGILE),
         (bool(facts.target_problem), Ending.TARGET_LOST, facts.target_problem),
         (bool(taken), Ending.TARGET_LOST, taken),
     )
     return next(((ending, why) for broken, ending, why in rules if broken), None)
+
+
+_FRAGILE: Final = "its Job has no retry left, so that an eviction would fail it"
 
 
 def _taken(facts: MoveFacts) -> str:
@@ -777,6 +783,7 @@ def _why_not(move: Move, facts: MoveFacts, context: StepContext) -> Enter | None
         (bool(stopped), Ending.PAUSED, stopped),
         (not facts.owner.there, Ending.OWNER_GONE, "its controller is gone or being deleted"),
         (not facts.owner.current, Ending.ROLLOUT, "its owner is being rolled out"),
+        (facts.owner.fragile, Ending.REFUSED, _FRAGILE),
         (bool(target), Ending.TARGET_LOST, target),
         (not facts.victim.running, Ending.REFUSED, "it is not running"),
     )

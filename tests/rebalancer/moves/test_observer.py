@@ -21,6 +21,7 @@ from rebalancer.moves.observer import (
     Observer,
     Owners,
     candidate,
+    has_retry,
     is_current,
     is_observed,
     orphans_of,
@@ -284,6 +285,29 @@ async def test_a_job_wants_what_is_left_of_it(
     facts = await Owners(kube).facts(job, kind="Job")
 
     assert (facts.desired, facts.ready) == (desired, ready)
+    assert not facts.fragile
+
+
+def on_eviction(action: str) -> dict[str, Any]:
+    return {"action": action, "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
+
+
+@pytest.mark.parametrize(
+    ("spec", "goes_on"),
+    [
+        ({}, True),
+        ({"backoffLimit": 2}, True),
+        ({"backoffLimit": 1}, False),
+        ({"backoffLimit": 2147483647, "backoffLimitPerIndex": 1}, False),
+        ({"backoffLimit": 0, "podFailurePolicy": {"rules": [on_eviction("Ignore")]}}, True),
+        ({"podFailurePolicy": {"rules": [on_eviction("FailJob")]}}, False),
+        ({"backoffLimit": 1, "podFailurePolicy": {"rules": [on_eviction("Count")]}}, False),
+    ],
+)
+def test_a_job_that_one_more_failure_would_end_has_no_retry(
+    spec: dict[str, Any], goes_on: bool
+) -> None:
+    assert has_retry({"spec": spec, "status": {"failed": 1}}) == goes_on
 
 
 async def test_a_statefulset_that_is_being_updated_is_not_current(kube: KubeClient) -> None:

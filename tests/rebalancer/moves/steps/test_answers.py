@@ -112,6 +112,17 @@ def test_a_pod_stays_whose_target_another_pod_of_its_owner_got_before(phase: Mov
     assert ended(step.then or step if isinstance(step, Do) else step) is Ending.TARGET_LOST
 
 
+@pytest.mark.parametrize("phase", [MovePhase.PLANNED, MovePhase.EVICTING])
+def test_a_pod_stays_whose_job_its_eviction_would_fail(phase: MovePhase) -> None:
+    record = moving(MoveMode.EVICT, phase)
+    pod = VictimFacts(there=True, running=True, controller_uid=record.spec.owner.uid)
+    found = replace(facts(victim=pod), owner=replace(OWNER, fragile=True))
+
+    step = next_step(record, found, a_context())
+
+    assert ended(step.then or step if isinstance(step, Do) else step) is Ending.REFUSED
+
+
 def test_a_replacement_may_take_twice_as_long_as_others_of_its_owner() -> None:
     slow = with_spec(moving(MoveMode.EVICT, MovePhase.EVICTED), startup_s=900.0)
     usual = moving(MoveMode.EVICT, MovePhase.EVICTED)
