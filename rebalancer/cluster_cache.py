@@ -266,7 +266,7 @@ class ClusterCache:
         return WorkloadState(
             workloads={workload.uid: workload for workload in workloads},
             budgets=ByNamespace([budget for _, budget in self._items(PDBS)]),
-            quotas=ByNamespace([self._with_claims(it) for _, it in self._items(RESOURCE_QUOTAS)]),
+            quotas=ByNamespace([self._with_claims(one) for _, one in self._items(RESOURCE_QUOTAS)]),
             services=ByNamespace([selector for _, selector in self._items(SERVICES)]),
             unknown=self.unknown,
         )

@@ -139,7 +139,9 @@ def _by_ports(cluster: SchedulingCluster, pod: ScheduledPod, changes: Changes) -
 
 
 def _by_volumes(cluster: SchedulingCluster, pod: ScheduledPod, changes: Changes) -> Flags:
-    """Return the nodes that can reach every volume. A claim that is not bound allows none.
+    """Return the nodes that can reach every volume.
+
+    A claim that is not bound, or is being deleted, allows none.
 
     Source: plugins/volumebinding, volumezone and volumerestrictions.
     """
@@ -147,7 +149,7 @@ def _by_volumes(cluster: SchedulingCluster, pod: ScheduledPod, changes: Changes)
     for name in pod.constraints.claims:
         claim = cluster.storage.claims.get((pod.namespace, name))
         volume = cluster.storage.volumes.get(claim.volume) if claim else None
-        if claim is None or volume is None:
+        if claim is None or claim.terminating or volume is None:
             return np.zeros(cluster.size, np.bool_)
         if claim.one_pod and _users(cluster, pod.namespace, name, changes):
             return np.zeros(cluster.size, np.bool_)

@@ -32,11 +32,13 @@ class VolumeClaim:
     Attributes:
         volume: the PersistentVolume that it is bound to; empty before.
         storage_class: the name of its StorageClass; empty without one.
+        terminating: it is being deleted, and is gone once no pod uses it.
     """
 
     volume: str = ""
     storage_class: str = ""
     modes: frozenset[str] = frozenset()
+    terminating: bool = False
 
     @property
     def one_pod(self) -> bool:
@@ -75,8 +77,9 @@ class Storage:
     volumes: Mapping[str, Volume] = field(default_factory=dict)
 
 
-class _Meta(msgspec.Struct):
+class _Meta(msgspec.Struct, rename="camel"):
     labels: dict[str, str] | None = None
+    deletion_timestamp: str | None = None
 
 
 class _ClaimSpec(msgspec.Struct, rename="camel"):
@@ -86,6 +89,7 @@ class _ClaimSpec(msgspec.Struct, rename="camel"):
 
 
 class _Claim(msgspec.Struct):
+    metadata: _Meta = msgspec.field(default_factory=_Meta)
     spec: _ClaimSpec = msgspec.field(default_factory=_ClaimSpec)
 
 
@@ -123,11 +127,13 @@ def read_claim(body: bytes) -> VolumeClaim:
     Raises:
         WireError: *body* is not one.
     """
-    spec = decode_wire(_claim_decoder.decode, body, what="persistentvolumeclaim").spec
+    found = decode_wire(_claim_decoder.decode, body, what="persistentvolumeclaim")
+    spec = found.spec
     return VolumeClaim(
         volume=spec.volume_name,
         storage_class=spec.storage_class_name,
         modes=frozenset(spec.access_modes or ()),
+        terminating=found.metadata.deletion_timestamp is not None,
     )
 
 

@@ -96,14 +96,19 @@ def test_a_volume_ties_a_pod_to_its_zone() -> None:
     assert allowed(cluster, with_claim("new")) == {"n2", "n3"}
 
 
-def test_a_claim_that_is_not_known_or_not_bound_fits_nowhere() -> None:
+def test_a_claim_that_is_not_known_not_bound_or_being_deleted_fits_nowhere() -> None:
     bound = a_scheduling_cluster(NODES)
+    deleted = Storage(
+        claims={("default", "data"): VolumeClaim(volume="pv", terminating=True)},
+        volumes={"pv": Volume()},
+    )
     waiting = a_scheduling_cluster(
         NODES, storage=Storage(claims={("default", "data"): VolumeClaim()})
     )
 
     assert allowed(bound, with_claim("new")) == set()
     assert allowed(waiting, with_claim("new")) == set()
+    assert allowed(a_scheduling_cluster(NODES, storage=deleted), with_claim("new")) == set()
 
 
 @pytest.mark.parametrize(

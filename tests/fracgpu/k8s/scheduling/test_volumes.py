@@ -33,6 +33,13 @@ def test_access_modes_say_who_may_share(
     assert (found.volume, found.one_pod, found.one_node) == ("pv", one_pod, one_node)
 
 
+def test_a_claim_that_is_deleted_while_a_pod_uses_it_is_known_as_such() -> None:
+    deleted = {"metadata": {"deletionTimestamp": "2026-01-05T12:00:00Z"}}
+
+    assert read_claim(json.dumps(deleted).encode()).terminating
+    assert not claim_of("ReadWriteOnce").terminating
+
+
 def test_a_volume_names_its_nodes_and_zones() -> None:
     wanted = {"key": HOST, "operator": "In", "values": ["n1"]}
     body = {
