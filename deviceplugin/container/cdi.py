@@ -9,7 +9,7 @@ import re
 import shutil
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -156,14 +156,27 @@ class CdiFolder:
     Runtimes keep the specs in memory, and read them again a while after the folder has changed, or
     never where the change was missed (``pkg/cdi/cache.go`` of container-device-interface). So a
     spec that was replaced may still be used: each that gives cards has a hook which verifies whose
-    container it is. Those of agents before the hook mount a file beside them, a mark; it is removed
-    with them, and then no container is made of them.
+    container it is, or mounts a file beside it, its mark, which is removed when the spec is
+    replaced: then no container is made of what the runtime remembers.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         # Pods that start at once share a spec, and each has a thread to write it.
         self._one_at_a_time = threading.Lock()
+
+    def marked(self, spec: CdiSpec) -> CdiSpec:
+        """Return *spec* with a mount of its mark, which another content would not have."""
+        content = hashlib.sha256(json.dumps(spec.document()).encode()).hexdigest()[:_NAME_CHARS]
+        mark = self._folder / f"{_FILE_PREFIX}{spec.name}.{content}"
+        return replace(
+            spec,
+            mounts=(*spec.mounts, Mount(host_path=str(mark), path=MARK_PATH, read_only=True)),
+        )
+
+    def _marks(self, spec: CdiSpec) -> Sequence[Path]:
+        mounted = (Path(mount.host_path) for mount in spec.mounts if mount.path == MARK_PATH)
+        return [path for path in mounted if path.parent == self._folder]
 
     def write(self, spec: CdiSpec) -> bool:
         """Write *spec* atomically, replacing an older one; return False if it is there already.
@@ -182,7 +195,8 @@ class CdiFolder:
         """
         file = self._file(spec.name)
         try:
-            return file.read_text(errors="replace") == json.dumps(spec.document())
+            same = file.read_text(errors="replace") == json.dumps(spec.document())
+            return same and all(mark.exists() for mark in self._marks(spec))
         except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError as error:
@@ -191,16 +205,19 @@ class CdiFolder:
     def _write(self, spec: CdiSpec) -> bool:
         target = self._file(spec.name)
         # The runtime reads every *.json and *.yaml here, so an unfinished file has neither suffix.
-        temporary = target.with_suffix(".new")
+        temporary, marks = target.with_suffix(".new"), self._marks(spec)
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
+            for mark in marks:
+                mark.touch()
             with temporary.open("w", encoding="utf-8") as file:
                 file.write(json.dumps(spec.document()))
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(target)
-            for mark in self._folder.glob(f"{_FILE_PREFIX}{spec.name}.{_MARK}"):
-                mark.unlink(missing_ok=True)
+            for old in self._folder.glob(f"{_FILE_PREFIX}{spec.name}.{_MARK}"):
+                if old not in marks:
+                    old.unlink(missing_ok=True)
         except OSError as error:
             with contextlib.suppress(OSError):
                 temporary.unlink(missing_ok=True)

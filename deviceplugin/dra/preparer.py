@@ -69,8 +69,8 @@ class Preparer(Claims):
     give it to another pod, whatever it has cached, and what is left of it is found without memory.
 
     Kubelet does not ask again for a container that restarts: the runtime makes it of the spec that
-    is there. So a spec is kept what it would be now: a card that was bound to its driver anew may
-    have the device file that was another's.
+    is there. So a spec is kept what it would be now, and marked: a card that was bound to its
+    driver anew may have the device file that was another's.
 
     Args:
         node: this node's name.
@@ -377,7 +377,7 @@ class Preparer(Claims):
         )
         try:
             spec = await asyncio.to_thread(self._builder.build, name, claim, inventory, by=by)
-            return self._limited(spec, claim, by)
+            return self._limited(self._specs.marked(spec), claim, by)
         except SpecBuildError as error:
             raise _RefusedError("no_outfit", str(error)) from error
         except EnforcementError as error:

@@ -1,16 +1,21 @@
 """A real kubelet and the stock kube-scheduler: each container gets the card its claim was given."""
 
 import asyncio
+import os
 import signal
 import time
+from collections.abc import Sequence
 from typing import Any, Final
 
 import pytest
 
 from fracgpu import names
+from fracgpu.cards.card import Card, CardUuid
 from fracgpu.device_claims.devices import device_name
 from fracgpu.k8s.container import ContainerKind
 from kube.kinds import RESOURCE_CLAIMS
+from simulator.cards.simulated_cards import cards_document, write_cards_file
+from tests.e2e.test_real_runtime import let_the_runtime_miss_changes
 from tests.support.claimed_node import (
     a_claimed_node,
     a_claimed_pod,
@@ -26,7 +31,7 @@ from tests.support.core import a_need, a_pod_need
 from tests.support.gpu import some_cards
 from tests.support.node import messages
 from tests.support.processes import Child
-from tests.support.real_node import NODE, RealNode, a_container, a_real_pod
+from tests.support.real_node import MARK, NODE, RealNode, a_container, a_real_pod
 from tests.support.waiting import until_true
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -146,6 +151,46 @@ async def test_kubelet_and_agent_restart_and_running_pods_do_not_notice() -> Non
         again = await run(node, need, {"train": [cards[1].uuid]})
         assert len(node.sights(again)) == 1
         assert (await wait_slice(node))["spec"]["pool"]["generation"] == generation
+
+
+@pytest.mark.parametrize("misses", [False, True], ids=["", "the runtime misses the change"])
+async def test_a_container_restarts_on_its_own_card_after_the_cards_changed_their_device_files(
+    *, misses: bool
+) -> None:
+    cards = some_cards(NODE, count=2, mib=MIB)
+    need = a_pod_need(a_need(1000, name="train"))
+    async with a_claimed_node(cards=cards) as node:
+        pod = await run(node, need, {"train": [cards[0].uuid]})
+        read_again = let_the_runtime_miss_changes(node) if misses else lambda: None
+        document = cards_document(cards, device_nodes=_files_in_order(node, *reversed(cards)))
+        write_cards_file(node.root / "cards.json", document)
+        await until_true(
+            lambda: any(each.get("event") == "spec_renewed" for each in node.log_events()),
+            what="the spec is written again",
+            limit_s=60,
+        )
+
+        (shell,) = node.shells(pod)
+        os.kill(shell, signal.SIGKILL)
+        if misses:
+            await wait_message(node, pod, "no such file")
+            assert len(node.sights(pod)) == 1
+            read_again()
+        await until_true(
+            lambda: len(node.sights(pod)) > 1, what="the container runs again", limit_s=240
+        )
+
+        assert {tuple(sight.devices.values()) for sight in node.sights(pod)} == {
+            tuple(node.expected([(card.uuid, 1000)]).values()) for card in cards
+        }
+
+
+def _files_in_order(node: RealNode, *cards: Card) -> dict[CardUuid, Sequence[str]]:
+    """Return the node's device files, given to the cards in this order."""
+    return {
+        card.uuid: [f"{MARK}{card.index}={node.root}/cards/card{at}"]
+        for at, card in enumerate(cards)
+    }
 
 
 async def _rewritten(node: RealNode) -> None:

@@ -20,6 +20,7 @@ from deviceplugin.container.cdi import (
     device_name,
     newest,
     qualified_name,
+    refusing_spec,
     remove_device_files,
     spec_for,
 )
@@ -27,6 +28,24 @@ from fracgpu.cards.card import CardUuid
 from fracgpu.state.allocation import Slice
 from fracgpu.units import Mib
 from tests.deviceplugin.builders import a_card
+
+
+def test_of_a_spec_that_was_replaced_no_container_is_made_although_the_runtime_remembers_it(
+    tmp_path: Path,
+) -> None:
+    folder = CdiFolder(tmp_path)
+    remembered, now = (folder.marked(CdiSpec(name="a", env={"CARD": card})) for card in "12")
+    (old,), (new,) = (each.mounts for each in (remembered, now))
+
+    assert [folder.write(remembered), folder.write(remembered)] == [True, False]
+    assert Path(old.host_path).exists()
+    assert folder.write(now)
+    assert (Path(old.host_path).exists(), Path(new.host_path).exists()) == (False, True)
+
+    Path(new.host_path).unlink()
+    assert [folder.write(now), folder.write(now)] == [True, False]  # what is missing comes back
+    folder.write(refusing_spec("a", "card 2 is unhealthy: XID 79"))
+    assert not Path(new.host_path).exists()
 
 
 def test_the_name_of_a_set_of_ids_does_not_depend_on_their_order() -> None:
