@@ -123,6 +123,7 @@ class Preparer(Claims):
         self._metrics = metrics
         self._on_prepared = on_prepared
         self._wake = asyncio.Event()
+        self._problems: list[str] = []
         self._removing = asyncio.Lock()  # so that nothing is written for a claim given back
 
     async def prepare(self, claim: ClaimName) -> Sequence[PreparedDevice]:
@@ -155,13 +156,10 @@ class Preparer(Claims):
         log.info("claim_unprepared", claim=claim.name, uid=claim.uid, specs=removed)
 
     def _remove_specs(self, uid: str) -> list[str]:
-        found = self._names_of(uid)
+        found = sorted(name for name in self._specs.names() if name.startswith(f"{uid}_"))
         for name in found:
             self._specs.remove(name)
         return found
-
-    def _names_of(self, uid: str) -> list[str]:
-        return sorted(name for name in self._specs.names() if name.startswith(f"{uid}_"))
 
     async def run(self) -> None:
         """Keep the specs of held claims what they would be now, until cancelled."""
@@ -181,6 +179,19 @@ class Preparer(Claims):
         pods = self._pods()
         if pods is None or self._tracker.unseen is not None:
             return False
+        problems: list[str] = []
+        done = await self._renew_all(pods, problems)
+        if problems and not self._problems:
+            log.warning("specs_not_renewed", specs=len(problems), reason=problems[0])
+        self._problems = problems
+        return done and not problems
+
+    async def _renew_all(self, pods: Mapping[str, PodInfo], problems: list[str]) -> bool:
+        try:
+            there = await asyncio.to_thread(self._specs.names)
+        except CdiError as error:
+            problems.append(str(error))
+            return False
         done = True
         for held in self._held.all:
             pod = pods.get(held.pod)
@@ -188,33 +199,43 @@ class Preparer(Claims):
                 continue
             async with self._removing:
                 if self._held.has(held.claim.uid):
-                    done = await self._renew(held, pod) and done
+                    mine = {name for name in there if name.startswith(f"{held.claim.uid}_")}
+                    try:
+                        done = await self._renew(held, pod, mine) and done
+                    except CdiError as error:
+                        problems.append(str(error))
         return done
 
-    async def _renew(self, held: HeldClaim, pod: PodInfo) -> bool:
-        """Return False if a spec refuses its container, or cannot be written."""
+    async def _renew(self, held: HeldClaim, pod: PodInfo, there: Collection[str]) -> bool:
+        """Return False if a spec refuses its container."""
+        # What was removed with the folder is written again, if kubelet had asked for it.
+        asked = held.prepared or names.WIRED in pod.annotations
         try:
-            there = await asyncio.to_thread(self._names_of, held.claim.uid)
-            try:
-                # What was removed with the folder is written again, if kubelet had asked for it.
-                asked = held.prepared or names.WIRED in pod.annotations
-                return await self._renew_each(held, pod, None if asked else there)
-            except (WireError, _RefusedError) as error:
-                await self._close(there, str(error))
-        except CdiError as error:
-            log.warning("spec_not_renewed", claim=held.claim.name, reason=str(error))
-        return False
+            await self._renew_each(held, pod, None if asked else there)
+        except (WireError, _RefusedError) as error:
+            await self._close(there, str(error))
+            return False
+        return True
 
     async def _close(self, specs: Iterable[str], reason: str) -> None:
         for name in specs:
             by_nri = await asyncio.to_thread(self._specs.has, closed_spec(name))
             spec = refusing_spec(name, reason)
-            if not by_nri and await asyncio.to_thread(self._specs.write, spec):
+            if not by_nri and await self._replace(spec):
                 log.warning("spec_closed", device=name, reason=reason)
+
+    async def _replace(self, spec: CdiSpec) -> bool:
+        """Write a spec and return whether it is another one; without room for it there is none."""
+        try:
+            return await asyncio.to_thread(self._specs.write, spec)
+        except CdiError:
+            # The runtime refuses a container without its spec; the old one may give another card.
+            await asyncio.to_thread(self._specs.remove, spec.name)
+            raise
 
     async def _renew_each(
         self, held: HeldClaim, pod: PodInfo, only: Collection[str] | None
-    ) -> bool:
+    ) -> None:
         inventory = self._tracker.inventory
         for name, own in self._outfits(held.claim, pod, held.use, inventory).items():
             # The runtime asks for this one by NRI, and is answered by what is true then.
@@ -222,10 +243,9 @@ class Preparer(Claims):
             if by_nri or (only is not None and name not in only):
                 continue
             spec, isolation = await self._spec(name, own, inventory)
-            if await asyncio.to_thread(self._specs.write, spec):
+            if await self._replace(spec):
                 log.info("spec_renewed", **wired(own, isolation.value), device=name)
                 self._on_prepared(own, isolation.value)
-        return True
 
     async def _read(self, claim: ClaimName, *, end_s: float) -> DeviceClaim:
         """Return a claim as the API server has it."""

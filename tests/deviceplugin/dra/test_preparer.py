@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry
 from component.wiring import Wiring
 from deviceplugin.cards.interface import CardList, DeviceNode
 from deviceplugin.claims import Claim
-from deviceplugin.container.cdi import ABSENT, CdiFolder, CdiSpec
+from deviceplugin.container.cdi import ABSENT, CdiError, CdiFolder, CdiSpec
 from deviceplugin.dra.held_claims import HeldClaim, HeldClaims
 from deviceplugin.dra.preparer import Preparer
 from deviceplugin.dra.server import ClaimName, PreparedDevice, PrepareError
@@ -251,6 +251,28 @@ async def test_a_spec_refuses_its_container_while_its_card_is_away_or_unhealthy_
     ]
     assert rig.specs()[name]["deviceNodes"] == [{"path": "/dev/nvidia1"}]
     assert rig.starts("wired") == 1
+
+
+class Full(CdiFolder):
+    """A folder on a disk without room."""
+
+    def _write(self, spec: CdiSpec) -> bool:
+        raise CdiError(f"cannot write {spec.name}: No space left on device")
+
+
+async def test_where_no_spec_can_be_written_the_old_one_gives_no_other_card(tmp_path: Path) -> None:
+    pod = pod_body()
+    rig = await a_rig(tmp_path, pod, claims=[a_claim(pod)])
+    await rig.preparer.prepare(named())
+
+    await listed_anew(rig, *reversed(TWO))
+    rig.preparer._specs = Full(tmp_path)
+    assert not await rig.preparer.renew()
+    assert rig.specs() == {}
+
+    rig.preparer._specs = CdiFolder(tmp_path)
+    assert await rig.preparer.renew()
+    assert rig.specs()[f"{UID}_train"]["deviceNodes"] == [{"path": "/dev/nvidia1"}]
 
 
 async def test_specs_that_somebody_removed_are_written_again_unless_kubelet_gave_them_back(
