@@ -1,10 +1,13 @@
 """Reads the CDI spec that nvidia-ctk generates: driver libraries and files, by card."""
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+import msgspec
 
 from deviceplugin.cards.interface import CardHardware
 from kube.yaml_text import read_yaml
@@ -18,12 +21,40 @@ _MAX_BYTES: Final = 4 * 1024 * 1024
 # What reading a document raises that does not have the structure of a spec.
 _MALFORMED: Final = (TypeError, ValueError, LookupError, AttributeError)
 
-# Of the items of each list, what we read ourselves.
-_FIELDS: Final = {
-    "deviceNodes": ("path",),
-    "mounts": ("hostPath", "containerPath"),
-    "hooks": ("hookName", "path"),
-}
+_Number = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
+
+
+class _WireNode(msgspec.Struct, rename="camel"):
+    path: str
+    host_path: str = ""
+    file_mode: _Number | None = None
+    uid: _Number | None = None
+    gid: _Number | None = None
+
+
+class _WireMount(msgspec.Struct, rename="camel"):
+    host_path: str
+    container_path: str
+    type: str = ""
+    options: list[str] | None = None
+
+
+class _WireHook(msgspec.Struct, rename="camel"):
+    hook_name: str
+    path: str
+    args: list[str] | None = None
+    env: list[str] | None = None
+    timeout: _Number | None = None
+
+
+class _WireEdits(msgspec.Struct, rename="camel"):
+    """What is read of the edits; the runtime checks the rest."""
+
+    env: list[str] | None = None
+    device_nodes: list[_WireNode] | None = None
+    mounts: list[_WireMount] | None = None
+    hooks: list[_WireHook] | None = None
+
 
 Edits = Mapping[str, Any]
 
@@ -143,6 +174,7 @@ def _parse(file: Path, text: bytes) -> NvidiaCdiSpec | None:
         document = dict(read_yaml(text))  # JSON is YAML
         if document.get("kind") != _KIND:
             return None
+        json.dumps(document)  # as it is written into specs: YAML has values that JSON lacks
         devices = {
             str(device["name"]): _checked(device.get("containerEdits"))
             for device in document.get("devices") or ()
@@ -158,25 +190,11 @@ def _parse(file: Path, text: bytes) -> NvidiaCdiSpec | None:
 
 
 def _checked(edits: Any) -> Edits:
-    """Return *edits* if they have the structure of container edits.
+    """Return *edits* if they have the structure of container edits, for CDI as for NRI.
 
     Raises:
-        TypeError: they do not.
+        ValueError: they do not.
     """
     found: dict[str, Any] = {} if edits is None else dict(edits)
-    for key, fields in _FIELDS.items():
-        for item in _list_in(found, key):
-            if not all(isinstance(item[field], str) for field in fields):
-                raise TypeError(f"{', '.join(fields)} of {key} is not a string")
-    for hook in _list_in(found, "hooks"):
-        _list_in(hook, "args")
-    if not all(isinstance(variable, str) for variable in _list_in(found, "env")):
-        raise TypeError("an item of env is not a string")
-    return found
-
-
-def _list_in(edits: Edits, key: str) -> list[Any]:
-    found = edits.get(key) or []
-    if not isinstance(found, list):
-        raise TypeError(f"{key} is not a list")
+    msgspec.convert(found, _WireEdits)
     return found

@@ -344,6 +344,9 @@ def test_what_is_no_spec_is_named_and_never_half_used(tmp_path: Path, text: str)
         {"deviceNodes": [{"hostPath": "/dev/x"}, {"path": 7}]},
         {"hooks": [{"hookName": "createContainer", "path": "/x", "args": 7}]},
         {"env": "A=b"},
+        {"deviceNodes": [{"path": "/dev/x", "fileMode": -1}]},
+        {"mounts": [{"hostPath": "/a", "containerPath": "/a", "options": [1]}]},
+        {"hooks": [{"hookName": "createContainer", "path": "/x", "timeout": "5"}]},
     ],
 )
 def test_no_container_is_made_of_a_spec_with_something_missing(
@@ -362,6 +365,14 @@ def test_a_file_that_was_cut_within_a_character_or_has_odd_tags_is_named(
     (tmp_path / "nvidia.yaml").write_bytes(b"kind: nvidia.com/gpu\nname: " + value)
 
     with pytest.raises(NvidiaCdiError, match="is not a CDI spec"):
+        NvidiaCdiSpecs([tmp_path]).find([A])
+
+
+def test_a_value_that_no_spec_can_have_is_named(tmp_path: Path) -> None:
+    text = "kind: nvidia.com/gpu\ncontainerEdits: {additionalGids: [2026-11-29]}"
+    (tmp_path / "nvidia.yaml").write_text(text)
+
+    with pytest.raises(NvidiaCdiError, match=r"is not a CDI spec: .*date is not JSON"):
         NvidiaCdiSpecs([tmp_path]).find([A])
 
 
