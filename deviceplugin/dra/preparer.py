@@ -32,9 +32,10 @@ from fracgpu.device_claims.devices import cards_by_device
 from fracgpu.device_claims.preparation import why_not_prepared
 from fracgpu.errors import WireError
 from fracgpu.request.language import wanted_isolation
-from fracgpu.request.need import Isolation
+from fracgpu.request.need import MECHANISMS, Isolation
 from fracgpu.state.claim_use import ClaimUse
 from fracgpu.state.pod_info import PodInfo
+from fracgpu.state.resize import isolation_of
 from kube.client import KubeClient
 from kube.errors import KubeError, NotFound
 from kube.kinds import RESOURCE_CLAIMS
@@ -242,10 +243,13 @@ class Preparer(Claims):
             by_nri = await asyncio.to_thread(self._specs.has, closed_spec(name))
             if by_nri or (only is not None and name not in only):
                 continue
-            spec, isolation = await self._spec(name, own, inventory)
+            # What limits the container stays what its pod was told.
+            noted = (isolation_of(pod.annotations) or {}).get(own.container, "")
+            spec, isolation = await self._spec(name, own, inventory, noted=noted)
             if await self._replace(spec):
                 log.info("spec_renewed", **wired(own, isolation.value), device=name)
-                self._on_prepared(own, isolation.value)
+                if not noted:
+                    self._on_prepared(own, isolation.value)
 
     async def _read(self, claim: ClaimName, *, end_s: float) -> DeviceClaim:
         """Return a claim as the API server has it."""
@@ -380,9 +384,15 @@ class Preparer(Claims):
         }
 
     async def _spec(
-        self, name: str, claim: Claim, inventory: Inventory
+        self, name: str, claim: Claim, inventory: Inventory, *, noted: str = ""
     ) -> tuple[CdiSpec, Isolation]:
         """Return what a container is to get now, and what limits it.
+
+        Args:
+            name: of the spec.
+            claim: whose container it is.
+            inventory: the node's cards.
+            noted: what has limited it until now: if a mechanism, by no other.
 
         Raises:
             PrepareError: it cannot have its cards now.
@@ -391,8 +401,9 @@ class Preparer(Claims):
             if card.health is not Health.HEALTHY:
                 text = f"card {card.uuid} is unhealthy: {card.health_reason}"
                 raise _RefusedError("card_unhealthy", text)
+        kept = tuple(each for each in MECHANISMS if each.value == noted)
         by = chosen_isolation(
-            wanted_isolation(claim.pod.annotations),
+            kept or wanted_isolation(claim.pod.annotations),
             lambda each: self._unable(each, claim, inventory),
         )
         try:

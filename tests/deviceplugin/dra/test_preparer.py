@@ -275,6 +275,18 @@ async def test_where_no_spec_can_be_written_the_old_one_gives_no_other_card(tmp_
     assert rig.specs()[f"{UID}_train"]["deviceNodes"] == [{"path": "/dev/nvidia1"}]
 
 
+async def test_a_container_is_not_restarted_without_what_has_limited_it(tmp_path: Path) -> None:
+    note = {"train": {"cards": ["GPU-a"], "isolation": "mps"}}
+    pod = pod_body(annotations={names.WIRED: json.dumps(note)})
+    rig = await a_rig(tmp_path, pod, claims=[a_claim(pod)])
+    await rig.preparer.prepare(named())  # while it could be limited
+
+    assert not await rig.preparer.renew()
+
+    (mount,) = rig.specs()[f"{UID}_train"]["mounts"]
+    assert "cannot-be-limited-by-mps" in mount["hostPath"]
+
+
 async def test_specs_that_somebody_removed_are_written_again_unless_kubelet_gave_them_back(
     tmp_path: Path,
 ) -> None:
