@@ -81,6 +81,7 @@ def make_move(  # noqa: PLR0913 - the facts of a move that its pod does not have
     busy_ratio: float,
     level_ratio: float,
     gain_points: float,
+    saved_points: float = 0.0,
     method: str,
     policy: RebalancerPolicy,
     now: datetime,
@@ -98,6 +99,7 @@ def make_move(  # noqa: PLR0913 - the facts of a move that its pod does not have
         busy_ratio: its measured share of the source's time, 0..1.
         level_ratio: how busy the source is, 0..1.
         gain_points: what the move is expected to save less what it costs, in per cent of one card.
+        saved_points: the forecast of what it saves, by which later ones are believed.
         method: the name of the method that plans it.
         policy: by which it is decided.
         now: when.
@@ -137,6 +139,7 @@ def make_move(  # noqa: PLR0913 - the facts of a move that its pod does not have
             busy_ratio=busy_ratio,
             level_ratio=level_ratio,
             gain_points=round(gain_points, 6),
+            saved_points=round(saved_points, 6),
         ),
         reserved_until=now + _longest_before_bound(mode, policy, grace_s=grace_s),
         source_denied_until=now + timedelta(seconds=policy.return_cooldown_s),

@@ -383,14 +383,14 @@ def hindsight(state: DisruptionState, *, policy: RebalancerPolicy, now: datetime
         use = reading.pods.get(pod) if reading else None
         if use is None:
             if pod in again:  # what it saved was not worth keeping
-                outcomes.append((move.reason.gain_points / 100, 0.0))
+                outcomes.append((move.reason.saved_points / 100, 0.0))
             continue
         growth.append(use - move.reason.busy_ratio)
         spans = int(now.timestamp() // SPAN_S) - int(at.timestamp() // SPAN_S) - 1
         saved = loads.saved_since(pod, source, spans=spans)
         # What nobody knows yet to have saved anything counts as if it had not: a policy whose
         # forecasts are wrong has made a few moves by the time that this is known.
-        outcomes.append((move.reason.gain_points / 100, saved or 0.0))
+        outcomes.append((move.reason.saved_points / 100, saved or 0.0))
         if saved is not None and saved < 0:
             regretted.add(pod)
     lately = growth[-_GROWTHS:]

@@ -245,12 +245,15 @@ class MoveReason(_Shape, frozen=True, kw_only=True):
         busy_ratio: the pod's measured share of the source's time, 0..1.
         level_ratio: how busy the source was, 0..1.
         gain_points: what the move relieves less what it costs, in per cent of one card.
+        saved_points: what it was forecast to save, whatever it costs and however far forecasts were
+            believed, in per cent of one card.
     """
 
     message: str = ""
     busy_ratio: float = 0.0
     level_ratio: float = 0.0
     gain_points: float = 0.0
+    saved_points: float = 0.0
 
 
 class MoveSpec(_Shape, frozen=True, kw_only=True):

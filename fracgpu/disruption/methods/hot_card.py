@@ -268,6 +268,7 @@ def best_move(
         busy_ratio=use,
         level_ratio=reading.level_ratio,
         gain_points=gain,
+        saved_points=100 * saved,
         method=NAME,
         policy=policy,
         now=now,

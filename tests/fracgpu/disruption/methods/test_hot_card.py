@@ -52,6 +52,7 @@ def test_one_of_two_busy_pods_moves_to_the_cool_card() -> None:
     assert move.reason.gain_points == pytest.approx(
         2 + 2 * (0.25 - 0.05) - 1 - 0.5 - 0.1 * 4000 / 10240
     )
+    assert move.reason.saved_points == pytest.approx(2)
 
 
 def test_a_pod_that_may_use_more_than_its_share_moves_to_where_it_may_as_well() -> None:
@@ -258,7 +259,10 @@ def test_a_target_may_be_warm_while_work_is_lost_and_not_where_it_would_lose_as_
 def test_forecasts_that_were_wrong_lately_or_are_still_open_hold_moves_back(
     minutes_ago: float,
 ) -> None:
-    """A move was expected to save a fifth of a card and saved nothing, as far as is known."""
+    """A move was forecast to save a fifth of a card and saved nothing, as far as is known.
+
+    It was hardly believed, and is not right for having been made all the same.
+    """
     peaks = {"pod-a": [0.45] * 24, "pod-b": [0.45] * 24, "moved": [0.05] * 24}
     pods = [*two_busy_pods(), a_placed_pod("moved", CardUuid("GPU-c1"), node="n2", owner=None)]
     nodes = [a_node("n1", HOT_CARD, "GPU-c2"), a_node("n2", COOL_CARD, "GPU-c1")]
@@ -271,7 +275,8 @@ def test_forecasts_that_were_wrong_lately_or_are_still_open_hold_moves_back(
         minutes_ago=minutes_ago,
         source=source,
         target=landed,
-        gain_points=20.0,
+        gain_points=0.0,
+        saved_points=20.0,
         landed=landed,
         replacement_uid="moved",
         ending=Ending.RELIEVED,
@@ -297,7 +302,7 @@ def test_what_a_move_made_worse_is_taken_back_however_wrong_the_forecasts_were()
             source_node="n2",
             target=HOT_CARD,
             target_node="n1",
-            gain_points=20.0,
+            saved_points=20.0,
             owner_uid="its-owner",
             landed=HOT_CARD,
             replacement_uid=uid,
