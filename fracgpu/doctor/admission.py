@@ -37,12 +37,13 @@ POLICIES: Final = (
     "fracgpu-rebalancer-pods",
     "fracgpu-rebalancer-records",
     "fracgpu-resizes",
+    "fracgpu-share-labels",
     "fracgpu-workloads",
 )
 """The ValidatingAdmissionPolicies of ``deploy/``; each has a binding that denies or warns."""
 
 _BY_NAMESPACE: Final = ("fracgpu-devices", "fracgpu-device-environment")
-_HINTS: Final = ("fracgpu-misplaced-requests", "fracgpu-quotas")
+_HINTS: Final = ("fracgpu-misplaced-requests", "fracgpu-quotas", "fracgpu-share-labels")
 BINDINGS: Final[Mapping[str, str]] = {
     **dict.fromkeys(POLICIES, "Deny"),
     **dict.fromkeys(_HINTS, "Warn"),

@@ -7,7 +7,7 @@ import pytest
 from fracgpu import names
 from fracgpu.disruption.candidates import ALLOWED
 from tests.support.kubectl import DEPLOY
-from tests.support.policies import actions, documents, refusals
+from tests.support.policies import actions, documents, policy, refusals
 from tests.support.yaml_files import read_documents
 
 Json = dict[str, Any]
@@ -143,6 +143,29 @@ def test_a_quota_that_limits_nothing_is_answered_with_what_does(key: str, *, cou
 
 def test_a_quota_may_have_no_amounts() -> None:
     assert refusals(QUOTAS, {"metadata": {"name": "q"}, "spec": {}}) == []
+
+
+def test_a_label_by_which_no_node_shares_is_answered_and_no_other_node_is_read_for_it() -> None:
+    """As found: `kubectl label node NAME fracgpu.io/share=yes` was silent."""
+
+    def a_node(word: str) -> Json:
+        return {"metadata": {"name": "n", "labels": {names.SHARE_LABEL: word}}}
+
+    def warned(new: Json, *, old: Json | None = None) -> list[str]:
+        return refusals("fracgpu-share-labels", new, old=old, resource="nodes")
+
+    odd, bare = a_node("yes"), {"metadata": {"name": "n"}}
+    assert warned(odd) == warned(odd, old=a_node("true"))
+    assert warned(odd) == [
+        'label fracgpu.io/share is "yes", so the node shares no card; want true.'
+    ]
+    assert warned(odd, old=odd) == warned(bare, old=odd) == warned(a_node("true"), old=odd) == []
+    assert actions("fracgpu-share-labels", labels={}) == ["Warn"]
+    constraints = policy("fracgpu-share-labels")["matchConstraints"]
+    assert constraints["objectSelector"]["matchExpressions"] == [
+        {"key": names.SHARE_LABEL, "operator": "Exists"},
+        {"key": names.SHARE_LABEL, "operator": "NotIn", "values": ["true", "false"]},
+    ]
 
 
 def test_nobody_pays_for_them_when_a_pod_is_created() -> None:

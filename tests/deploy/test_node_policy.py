@@ -270,3 +270,15 @@ def test_of_its_nodes_taints_the_agent_takes_off_only_the_one_by_which_a_node_st
     assert by_agent(tainted(other), both) == [OWN_KEYS]
     assert by_agent(both, tainted(other, unschedulable=True)) == [OWN_KEYS]
     assert by_agent(both, tainted(other, providerID="y")) == [OWN_KEYS]
+
+
+@pytest.mark.parametrize("key", [names.NODE_OUT_OF_SERVICE, names.NODE_DRAIN])
+def test_a_card_is_taken_out_by_its_uuid_and_not_by_its_index(key: str) -> None:
+    """As found: `kubectl annotate node` with an index was accepted, and the card stayed in use."""
+    for text in ("0", "GPU-1,1", "1, GPU-1", " 12 "):
+        odd = changed(NOTES, key, text)
+        (message,) = refusals("fracgpu-nodes", odd, old=SHARED)
+        assert "have UUIDs of its cards" in message.replace("\n", " ")
+        assert refusals("fracgpu-nodes", odd, old=odd) == []
+    for text in ("GPU-1,GPU-b2", "1234567890123456", ""):
+        assert refusals("fracgpu-nodes", changed(NOTES, key, text), old=SHARED) == []

@@ -99,7 +99,7 @@ def test_every_policy_is_bound_denies_or_says_that_it_warns_and_fails_closed() -
     assert {policy["spec"]["failurePolicy"] for policy in policies} == {"Fail"}
     for binding in bindings:
         name = binding["metadata"]["name"]
-        hints = name in ("fracgpu-misplaced-requests", "fracgpu-quotas")
+        hints = name in ("fracgpu-misplaced-requests", "fracgpu-quotas", "fracgpu-share-labels")
         warns = hints or (name.startswith("fracgpu-device") and not name.endswith("-deny"))
         assert binding["spec"]["validationActions"] == (["Warn"] if warns else ["Deny"])
 

@@ -105,5 +105,5 @@ def test_what_helm_and_kustomize_have_installed_side_by_side_is_named() -> None:
     finding = found_by("installers", healthy(policies=policies))
 
     assert finding.observed.startswith(f"Helm has installed {len(policies)} objects of FracGPU, ")
-    assert "and not the 40 others (fracgpu-certs, " in finding.observed
+    assert "and not the 41 others (fracgpu-certs, " in finding.observed
     assert finding.cure.startswith("fracgpu uninstall --yes")
