@@ -6,6 +6,7 @@ import pytest
 
 from fracgpu import names
 from fracgpu.disruption.candidates import ALLOWED
+from fracgpu.request.dialects.registry import NAMES
 from tests.support.kubectl import DEPLOY
 from tests.support.policies import actions, documents, policy, refusals
 from tests.support.yaml_files import read_documents
@@ -99,6 +100,19 @@ def test_a_value_of_a_label_that_means_nothing_is_answered_with_those_that_do(ke
     assert said(odd, old=odd) == []
     for word in words:
         assert said(an_object(labels={key: word})) == []
+
+
+def test_a_dialect_that_does_not_exist_is_named_where_it_is_turned_on() -> None:
+    odd = an_object(labels={names.DIALECTS_LABEL: "kai.hamii"})
+    (message,) = said(odd)
+
+    assert message == (
+        'label fracgpu.io/dialects names "hamii"; want all, none, or some of '
+        f"{', '.join(NAMES)}, joined by dots."
+    )
+    assert said(odd, old=odd) == []
+    for word in (*NAMES, "all", "none", "hami.kai"):
+        assert said(an_object(labels={names.DIALECTS_LABEL: word})) == []
 
 
 def test_a_label_of_a_namespace_that_was_written_as_an_annotation_is_a_mistake() -> None:
