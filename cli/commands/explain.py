@@ -63,7 +63,7 @@ async def _explain(client: KubeClient, word: str, options: argparse.Namespace) -
     state = with_choice(state, subject, observed)
     explanation = explain(subject, state)
     if explanation.verdict is PodVerdict.ASKS_NOTHING:
-        text = f"{key} requests no share of a card; add the annotation {names.FRACTION}"
+        text = f"{key} requests no share of a card; create it anew with {names.FRACTION}"
         return complain("explain", text, code=CALLED_WRONG)
     suggestions = suggest(subject, state, explanation)
     if options.output.structured:

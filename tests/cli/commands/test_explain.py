@@ -78,7 +78,7 @@ async def test_a_pod_that_is_not_there_or_asks_nothing_is_a_wrong_call(cli: Cli)
     assert await cli.call(main, "other/plain") == CALLED_WRONG
     assert "no pod other/plain; did you mean default/plain?" in cli.read().err
     assert await cli.call(main, "default/plain") == CALLED_WRONG
-    assert "requests no share of a card" in cli.read().err
+    assert "requests no share of a card; create it anew with fracgpu.io/fraction" in cli.read().err
 
 
 @pytest.mark.parametrize(
