@@ -137,7 +137,9 @@ class SideEffects:
     async def _notice(self, move: Move, context: StepContext) -> EvictionResult:
         at = move.phase_since + notice_of(move, context.policy)
         pod = move.spec.pod
-        metadata = {"uid": pod.uid, "annotations": {names.NOTICE: write_time(at)}}
+        # That it was ready for an earlier move, which was given up, says nothing of this one.
+        said = {names.NOTICE: write_time(at), names.MOVE_READY: None}
+        metadata = {"uid": pod.uid, "annotations": said}
         return await self._merge(pod.namespace, pod.name, metadata)
 
     async def _demote(self, move: Move, facts: MoveFacts) -> EvictionResult:

@@ -17,7 +17,7 @@ ONLY_CORDONS = "The FracGPU rebalancer may change only the annotation fracgpu.io
 ONLY_OWN = "The FracGPU rebalancer may create only its own Lease, fracgpu-rebalancer."
 ONLY_MOVES = (
     "The FracGPU rebalancer may change only the hash label of a pod, its deletion cost, and the "
-    "annotations fracgpu.io/moved-by and fracgpu.io/move-notice."
+    "annotations fracgpu.io/moved-by, fracgpu.io/move-notice and fracgpu.io/move-ready."
 )
 POD: Json = {
     "metadata": {
@@ -110,6 +110,7 @@ def pod(
     [
         pod(labels={"pod-template-hash": "5d4f8c.moved"}, notes={names.MOVED_BY: "m"}),
         pod(notes={names.NOTICE: "2026-01-05T12:00:00Z"}),
+        pod(notes={names.MOVE_READY: "true"}),
         pod(notes={"controller.kubernetes.io/pod-deletion-cost": "-2147483648"}),
     ],
 )

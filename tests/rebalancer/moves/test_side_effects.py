@@ -105,10 +105,16 @@ async def test_the_preflight_changes_nothing(world: World) -> None:
     assert await world.pod() == before
 
 
-async def test_a_notice_says_when(world: World) -> None:
+async def test_a_notice_says_when_and_what_the_pod_said_to_an_earlier_one_is_over(
+    kube: KubeClient, world: World
+) -> None:
+    said = {"metadata": {"annotations": {names.MOVE_READY: "true"}}}
+    await kube.patch(PODS, "pod-a", said, namespace=NAMESPACE)
     assert await world.do(Action.NOTICE) is EvictionOutcome.ALLOWED
 
-    assert (await world.pod())["annotations"][names.NOTICE] == "2026-01-05T12:01:30Z"
+    notes = (await world.pod())["annotations"]
+    assert notes[names.NOTICE] == "2026-01-05T12:01:30Z"
+    assert names.MOVE_READY not in notes
 
 
 async def test_a_withdrawal_changes_the_pod_each_time_so_that_no_older_eviction_takes_effect(
