@@ -52,6 +52,7 @@ class PodInfo:
             read (*need_problem* then says why).
         host: what it requests of the node besides cards.
         started_at: when kubelet acknowledged it; None before.
+        ends_by: when its grace period is over; None unless it is terminating.
         ready: its Ready condition is True.
         ready_at: since when.
         owner: (kind, name, uid) of the controlling owner, or None for a bare pod.
@@ -84,6 +85,7 @@ class PodInfo:
     ready: bool = False
     ready_at: datetime | None = None
     started_at: datetime | None = None
+    ends_by: datetime | None = None
     priority: int = 0
     rebalance: Rebalance | None = None
     owner: tuple[str, str, str] | None = None
@@ -190,6 +192,7 @@ def pod_info_of(pod: Pod) -> PodInfo:
         ready=ready is not None,
         ready_at=ready.last_transition_time if ready else None,
         started_at=status.start_time,
+        ends_by=meta.deletion_timestamp,
         priority=spec.priority or 0,
         rebalance=rebalance,
         owner=(owner.kind, owner.name, owner.uid) if owner else None,

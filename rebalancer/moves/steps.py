@@ -692,7 +692,13 @@ def evicted(move: Move, facts: MoveFacts, context: StepContext) -> Step:
         return Enter(noted(move, found).to(MovePhase.VERIFYING, now=now))
     if not owner.there:
         return end(move, Ending.OWNER_GONE, "its controller is gone or being deleted", now=now)
-    if found is None and _is_ending(move, context):
+    old = context.state.pods.get(move.spec.pod.uid)
+    ends_by = old.info.ends_by if old is not None else None
+    if (
+        found is None
+        and ends_by is not None
+        and now < min(ends_by, move.phase_since + _LONGEST_END)
+    ):
         return _prolonged(move, until, within, now=now)
     if now <= until:
         return Wait("the replacement is not Ready yet")
@@ -719,7 +725,8 @@ def _prolonged(move: Move, until: datetime, within: timedelta, *, now: datetime)
 def verifying(move: Move, _: MoveFacts, context: StepContext) -> Step:
     """Return what a move does whose replacement runs."""
     settle = timedelta(seconds=context.policy.settle_s)
-    if _is_ending(move, context):  # it still uses the source
+    there = move.spec.pod.uid in context.state.pods  # it still uses the source
+    if there and move.age(now=context.now) < _LONGEST_END:
         # The time is written now and then only, not in every cycle of a long grace period.
         settled_at = move.status.retry_at or move.phase_since
         if settled_at - context.now < settle / 2:
@@ -738,12 +745,6 @@ def verifying(move: Move, _: MoveFacts, context: StepContext) -> Step:
 
 _ENDING: Final = "the old pod has not ended yet"
 _LONGEST_END: Final = timedelta(hours=6)  # a pod on a node that is lost never ends
-
-
-def _is_ending(move: Move, context: StepContext) -> bool:
-    """Report whether the evicted pod still ends, which its own grace period bounds."""
-    there = move.spec.pod.uid in context.state.pods
-    return there and move.age(now=context.now) < _LONGEST_END
 
 
 def _may_start_still(move: Move, context: StepContext) -> bool:

@@ -134,7 +134,9 @@ def test_a_replacement_may_take_twice_as_long_as_others_of_its_owner() -> None:
 
 def test_a_pod_that_ends_slowly_is_not_lost_and_its_target_is_held_until_it_is_replaced() -> None:
     """A StatefulSet makes the next pod of a name only then."""
-    old = a_disruption_state(pods=[a_placed_pod("pod-x", record={"terminating": True})])
+    ends_by = NOON + timedelta(hours=1)
+    pod = a_placed_pod("pod-x", record={"terminating": True}, ends_by=ends_by)
+    old = a_disruption_state(pods=[pod])
     record = moving(MoveMode.EVICT, MovePhase.EVICTED)
     for minutes in range(0, 60, 5):
         now = NOON + timedelta(minutes=minutes)
@@ -143,9 +145,9 @@ def test_a_pod_that_ends_slowly_is_not_lost_and_its_target_is_held_until_it_is_r
         assert record.phase is MovePhase.EVICTED
         assert record.reserved_until - now >= timedelta(minutes=5)
 
-    replaced = a_context(now=NOON + timedelta(minutes=59))
-    assert evicted(record, facts(), replaced) == Wait("the replacement is not Ready yet")
-    late = a_context(now=NOON + timedelta(minutes=70))
+    over = a_context(state=old, now=ends_by)
+    assert evicted(record, facts(), over) == Wait("the replacement is not Ready yet")
+    late = a_context(state=old, now=ends_by + timedelta(minutes=10))  # as on a node that is lost
     assert ended(evicted(record, facts(), late)) is Ending.LOST
 
 
