@@ -836,7 +836,8 @@ def _node_updater(  # noqa: PLR0913 - its parts, nearly all by keyword; called o
     def changed(change: Change[NodeState]) -> None:
         annotations = change.object.annotations
         health.take_out(read_uuids(annotations.get(names.NODE_OUT_OF_SERVICE, "")))
-        health.restore(cards_of(change.object), now_s=clock.monotonic())
+        if not (health.restored and front().lock.acts):  # else we have written it ourselves
+            health.restore(cards_of(change.object), now_s=clock.monotonic())
         tracker.judge()
         updater.wake()
         node_wiring.changed()

@@ -44,12 +44,11 @@ class HealthWatch:
     def restore(self, cards: Iterable[Card], *, now_s: float) -> None:
         """Hold the errors of *cards*, as the agent before wrote them, once more from now on.
 
-        The driver reports them only to those who wait at that moment. Only the first call counts.
+        The driver reports them only to those who wait at that moment.
         """
-        if not self.restored:
-            for card in cards:
-                held = dict.fromkeys(card.errors, now_s + self._hold_s)
-                self._cards.setdefault(card.uuid, _Watched()).held_until_s |= held
+        for card in cards:
+            held = dict.fromkeys(card.errors, now_s + self._hold_s)
+            self._cards.setdefault(card.uuid, _Watched()).held_until_s |= held
         self.restored = True
 
     def observe(self, samples: CardSamples, *, now_s: float) -> None:

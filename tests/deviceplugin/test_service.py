@@ -1,9 +1,11 @@
 """The node agent as a whole, between a simulated kubelet and the embedded API server."""
 
 import asyncio
+import fcntl
 import os
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from dataclasses import replace
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,7 @@ from deviceplugin.container.cdi import (
 from deviceplugin.identity.node_pods import NodePods
 from deviceplugin.kubelet.pre_start import PreStartHandler
 from fracgpu import names
-from fracgpu.cards.annotations import read_cards
+from fracgpu.cards.annotations import read_cards, write_cards
 from fracgpu.cards.card import Health
 from fracgpu.state.pod_info import PodInfo
 from kube.client import KubeClient
@@ -32,7 +34,7 @@ from simulator.cards.processes import SimulatedProcess
 from simulator.cards.simulated_cards import cards_document, open_cards, write_cards_file
 from tests.support.gpu import a_gpu_pod, some_cards
 from tests.support.node import Node, a_node
-from tests.support.waiting import until
+from tests.support.waiting import until, until_true
 
 Json = dict[str, Any]
 
@@ -133,6 +135,34 @@ async def test_a_card_with_an_error_of_its_own_is_never_healthy_for_the_next_age
     metrics = await node.scrape()
     assert "fracgpu_card_healthy" in metrics[1]
     assert await closed()
+
+
+async def test_an_error_that_the_agent_before_has_seen_last_closes_the_card_for_the_next_one(
+    kubeconfig: Path, kube: KubeClient, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with a_node(kube, kubeconfig, agent=False) as node:
+        before = os.open(node.folders.device_plugins, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(before, fcntl.LOCK_EX)
+            node.start_agent()
+            logged: list[str] = []
+
+            def says(event: str) -> bool:
+                logged.append(capsys.readouterr().out)
+                return event in "".join(logged)
+
+            await until_true(lambda: says("another_agent_acts"), what="it waits for the other one")
+            cards = [replace(card, errors=("XID 79",)) for card in node.cards]
+            notes = {names.NODE_CARDS: write_cards(cards)}
+            await kube.patch(NODES, node.name, {"metadata": {"annotations": notes}})
+            await until_true(lambda: says("card_health_changed"), what="it has seen the error")
+        finally:
+            os.close(before)
+        await until_true(lambda: says("node_written"), what="the next agent has written the node")
+
+        found = await kube.get_object(NODES, node.name)
+        written = read_cards(found["metadata"]["annotations"][names.NODE_CARDS])
+        assert {card.health_reason for card in written} == {"XID 79"}
 
 
 async def test_an_agent_that_makes_a_mistake_in_a_call_ends_with_1(

@@ -104,7 +104,6 @@ def test_the_next_agent_holds_the_errors_that_the_node_says_and_no_other_reason(
 
     following.restore(read_cards(said), now_s=5000)
     following.observe(readings(a=CardSample(), b=CardSample()), now_s=5001)
-    following.restore(read_cards(said), now_s=5500)  # what it has written itself is no news
 
     assert following.health_reasons(now_s=5599) == {A: xid_text(79)}
     assert following.health_reasons(now_s=5601) == {}
