@@ -50,9 +50,10 @@ log = structlog.get_logger()
 _LONGEST_WAIT_S: Final = 25.0
 _POLL_S: Final = 0.1
 _PAUSE_S: Final = 1.0
-# The longest time between two comparisons of the specs without any event, and after a failure.
+# The longest time between two comparisons of the specs without any event, and while one refuses its
+# container, or cannot be written. Of 256 claims a comparison takes a tenth of a second.
 _CALM_S: Final = 60.0
-_AFTER_FAILURE_S: Final = 3.0
+_REFUSING_S: Final = 10.0
 
 
 class _RefusedError(PrepareError):
@@ -168,7 +169,8 @@ class Preparer(Claims):
             group.create_task(self._tracker.follow(self._wake.set), name="follow_cards")
             while True:
                 self._wake.clear()
-                limit_s = _CALM_S if await self.renew() else _AFTER_FAILURE_S
+                calm = await self.renew()
+                limit_s = _PAUSE_S if self._pods() is None else _CALM_S if calm else _REFUSING_S
                 await wait_at_most(self._clock, self._wake, limit_s=limit_s)
 
     async def renew(self) -> bool:
