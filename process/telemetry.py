@@ -335,13 +335,16 @@ class TelemetryServer(HttpServer):
             readiness=readiness,
             prepared=prepared,
             liveness=liveness,
-            guarded=partial(_tracked, connections),
+            guarded=partial(tracked, connections),
         )
         super().__init__(app, host=host, port=port, connections=connections)
 
 
-def _tracked(connections: Connections, handler: Handler) -> Handler:
-    """Return a handler that tells *connections* when a client is owed an answer."""
+def tracked(connections: Connections, handler: Handler) -> Handler:
+    """Return a handler that tells *connections* when a client is owed an answer.
+
+    Each route has its own: a middleware would be put together again for every request.
+    """
 
     async def handle(request: web.Request) -> web.StreamResponse:
         transport = request.transport

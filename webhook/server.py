@@ -19,7 +19,7 @@ from fracgpu.k8s.node_affinity import NodeRules
 from fracgpu.request.grant_note import NO_SEAL, Seal
 from process.clock import Clock
 from process.connections import Connections, Stage
-from process.telemetry import HttpServer, Readiness, Registry, add_telemetry_routes
+from process.telemetry import HttpServer, Readiness, Registry, add_telemetry_routes, tracked
 from process.tls import ServingTls
 from webhook.admission.bounds import asks_in_json, check_size
 from webhook.admission.context import DecisionContext
@@ -169,18 +169,11 @@ class RequestGate:
         return body
 
     def guarded(self, handler: Handler) -> Handler:
-        """Return a handler that tracks the stage of each connection, and refuses unknown clients.
-
-        Each route has its own: a middleware would be put together again for every request.
-        """
-        return partial(self._guard, handler)
+        """Return a handler that tracks its connections, and refuses unknown clients."""
+        return tracked(self.connections, partial(self._guard, handler))
 
     async def _guard(self, handler: Handler, request: web.Request) -> web.StreamResponse:
         transport = request.transport
-        descriptor = -1
-        if transport is not None:
-            descriptor = transport.get_extra_info("socket").fileno()
-            self.connections.enter(descriptor, Stage.JUDGING, abort=transport.abort)
         try:
             if self._client_names and (
                 transport is None or _client_name(transport) not in self._client_names
@@ -193,9 +186,6 @@ class RequestGate:
             if id(request) in self._held_by:
                 self._held_by.remove(id(request))
                 self._large.release()
-            # Of a client that is gone, another connection may have the descriptor by now.
-            if transport is not None and request.transport is transport:
-                self.connections.enter(descriptor, Stage.IDLE)
 
     def _enter(self, request: web.Request, stage: Stage) -> None:
         transport = request.transport
