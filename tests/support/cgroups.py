@@ -4,6 +4,7 @@ import contextlib
 import os
 import secrets
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -53,7 +54,10 @@ def a_group(root: Path, path: str) -> Iterator[Path]:
 
 
 def _remove(group: Path) -> None:
-    """Remove a group; the kernel may need a moment to see that its processes are gone."""
+    """Remove a group, and end what a test has left in it: a child may outlive its parent.
+
+    The kernel may need a moment to see that its processes are gone.
+    """
     until_s = time.monotonic() + _GONE_LIMIT_S
     while True:
         try:
@@ -63,6 +67,10 @@ def _remove(group: Path) -> None:
         except OSError:
             if time.monotonic() > until_s:
                 raise
+            for pid in map(int, (group / "cgroup.procs").read_text().split()):
+                if pid:  # 0 stands for one of another namespace, and to kill() for our own group
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
             time.sleep(0.01)
         else:
             return
